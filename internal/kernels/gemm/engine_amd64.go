@@ -19,6 +19,27 @@ func ofRows[T element, B any](kernels ...kernel[T, B]) func(rows, k int, a *T, b
 	}
 }
 
+// upTo is a kernel for up to so many rows, and so many columns at once: direct.compute for those rows that no smaller
+// one is for.
+type upTo[T element, B any] struct {
+	rows, columns int
+	compute       func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int)
+}
+
+// directOf are kernels in the order of their numbers of rows.
+func directOf[T element, B any](whole int, kernels ...upTo[T, B]) direct[T, B] {
+	widths, of := []int{0}, []upTo[T, B]{{}}
+	for _, kernel := range kernels {
+		for len(widths) <= kernel.rows {
+			widths, of = append(widths, kernel.columns), append(of, kernel)
+		}
+	}
+	return direct[T, B]{widths, whole, func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride,
+		blocks int) {
+		of[rows].compute(rows, k, a, b, bstride, c, cstride, d, dstride, blocks)
+	}}
+}
+
 var (
 	microAVX2   = ofRows(microAVX2x1, microAVX2x2, microAVX2x3, microAVX2x4, microAVX2x5, microAVX2x6)
 	microAVX512 = ofRows(microAVX512x1, microAVX512x2, microAVX512x3, microAVX512x4, microAVX512x5, microAVX512x6,
@@ -28,9 +49,10 @@ var (
 	streamAVX512 = ofRows(streamAVX512x1, streamAVX512x2, streamAVX512x3, streamAVX512x4, streamAVX512x5,
 		streamAVX512x6, streamAVX512x7, streamAVX512x8)
 
-	dotsAVX2   = ofRows(dotsAVX2x1, dotsAVX2x2, dotsAVX2x3, dotsAVX2x4, dotsAVX2x5)
-	dotsAVX512 = ofRows(dotsAVX512x1, dotsAVX512x2, dotsAVX512x3, dotsAVX512x4, dotsAVX512x5, dotsAVX512x6,
-		dotsAVX512x7, dotsAVX512x8, dotsAVX512x9, dotsAVX512x10, dotsAVX512x11, dotsAVX512x12)
+	dotsAVX2 = directOf(8, upTo[float32, float32]{2, 16, dotsAVX2x2},
+		upTo[float32, float32]{5, 8, dotsAVX2x5})
+	dotsAVX512 = directOf(16, upTo[float32, float32]{6, 32, dotsAVX512x6},
+		upTo[float32, float32]{12, 16, dotsAVX512x12})
 
 	packAVX2 = (&packing[float32, float32]{16, 6, copyRowsAVX2, copyTallAVX2x6, transposeAVX2,
 		packGeneric[float32]}).pack
@@ -55,7 +77,7 @@ var (
 		gemvRows: gemvRows[float32]{4, 32, gemvRowsAVX2x1, gemvRowsAVX2x4, gemvRowsAVX2x4Prefetch, addBlocksAVX2,
 			limits},
 		splitKLimits: splitKLimits32,
-		dots:         direct[float32, float32]{[]int{0, 16, 16, 8, 8, 8}, 8, dotsAVX2},
+		dots:         dotsAVX2,
 		pack:         packAVX2,
 		copyA:        copyPanelsAAVX2,
 		copyB:        copyPanelsBAVX2,
@@ -74,13 +96,12 @@ var (
 		gemvRows: gemvRows[float32]{4, 64, gemvRowsAVX512x1, gemvRowsAVX512x4, gemvRowsAVX512x4Prefetch,
 			addBlocksAVX512, limits},
 		splitKLimits: splitKLimits32,
-		dots: direct[float32, float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16,
-			dotsAVX512},
-		gemvHalves:  gemvHalves[float32]{16, gemvHalvesAVX512},
-		gemvColumns: gemvColumns[float32]{8, 16, gemvColumnsAVX512, gemvColumnsCrowdedAVX512},
-		pack:        packAVX512,
-		copyA:       copyPanelsAAVX512,
-		copyB:       copyPanelsBAVX512,
+		dots:         dotsAVX512,
+		gemvHalves:   gemvHalves[float32]{16, gemvHalvesAVX512},
+		gemvColumns:  gemvColumns[float32]{8, 16, gemvColumnsAVX512, gemvColumnsCrowdedAVX512},
+		pack:         packAVX512,
+		copyA:        copyPanelsAAVX512,
+		copyB:        copyPanelsBAVX512,
 
 		transpose: transposeAVX512,
 		strided:   stridedAVX512,

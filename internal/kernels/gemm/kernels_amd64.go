@@ -286,101 +286,21 @@ func streamAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstr
 func streamAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
 	blocks int)
 
-// dotsAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
-// D at d[i·dstride].
+// dotsAVX512x6 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; 1 ≤ rows ≤ 6, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at
+// c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func dotsAVX512x6(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// dotsAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
-// D at d[i·dstride].
+// dotsAVX512x12 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; 7 ≤ rows ≤ 12, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
-// D at d[i·dstride].
-//
-//go:noescape
-func dotsAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
-// D at d[i·dstride].
-//
-//go:noescape
-func dotsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
-// D at d[i·dstride].
-//
-//go:noescape
-func dotsAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[6·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
-// D at d[i·dstride].
-//
-//go:noescape
-func dotsAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX512x7 computes 7×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[7·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
-// D at d[i·dstride].
-//
-//go:noescape
-func dotsAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX512x8 computes 8×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[8·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
-// D at d[i·dstride].
-//
-//go:noescape
-func dotsAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX512x9 computes 9×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[9·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
-// D at d[i·dstride].
-//
-//go:noescape
-func dotsAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX512x10 computes 10×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[10·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
-//
-//go:noescape
-func dotsAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX512x11 computes 11×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[11·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
-//
-//go:noescape
-func dotsAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX512x12 computes 12×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1. A is packed: a[12·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
-//
-//go:noescape
-func dotsAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func dotsAVX512x12(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
 // rowsAVX2x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥
 // 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one;
@@ -492,44 +412,20 @@ func streamAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstrid
 func streamAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
 	blocks int)
 
-// dotsAVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
-// multiple of 8; blocks ≥ 1. A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
-// D at d[i·dstride].
+// dotsAVX2x2 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
+// multiple of 8; 1 ≤ rows ≤ 2, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at
+// c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+func dotsAVX2x2(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
 	blocks int)
 
-// dotsAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
-// multiple of 8; blocks ≥ 1. A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
-// D at d[i·dstride].
+// dotsAVX2x5 computes rows×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
+// multiple of 8; 3 ≤ rows ≤ 5, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at
+// c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX2x3 computes 3×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple
-// of 8; blocks ≥ 1. A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func dotsAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX2x4 computes 4×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple
-// of 8; blocks ≥ 1. A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func dotsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsAVX2x5 computes 5×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple
-// of 8; blocks ≥ 1. A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func dotsAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+func dotsAVX2x5(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
 	blocks int)
 
 // stridedAVX512x1 computes count tiles of 1×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,

@@ -68,93 +68,21 @@ func streamBF16AVX512x7(k int, a *float32, b *uint16, bstride int, c *float32, c
 func streamBF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
 	blocks int)
 
-// dotsBF16AVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
-// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x5 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products,
+// a multiple of 32; 1 ≤ rows ≤ 5, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Column j of B is at
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func dotsBF16AVX512x5(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// dotsBF16AVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
-// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x11 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32
+// products, a multiple of 32; 6 ≤ rows ≤ 11, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Column j of B
+// is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsBF16AVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
-// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsBF16AVX512x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsBF16AVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
-// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsBF16AVX512x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsBF16AVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
-// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsBF16AVX512x5(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsBF16AVX512x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
-// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[6·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsBF16AVX512x6(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsBF16AVX512x7 computes 7×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
-// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[7·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsBF16AVX512x7(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsBF16AVX512x8 computes 8×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
-// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[8·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsBF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsBF16AVX512x9 computes 9×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
-// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[9·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsBF16AVX512x9(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsBF16AVX512x10 computes 10×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products,
-// a multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[10·p + i]. Column j of B is at b[j·bstride], row i
-// of C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsBF16AVX512x10(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsBF16AVX512x11 computes 11×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products,
-// a multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[11·p + i]. Column j of B is at b[j·bstride], row i
-// of C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsBF16AVX512x11(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func dotsBF16AVX512x11(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
 // copyRowsBF16AVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1, for a src of bfloat16.
 //
@@ -210,29 +138,13 @@ func streamBF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cst
 func streamBF16AVX2x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
 	blocks int)
 
-// dotsBF16AVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1, for a B of bfloat16. A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX2x2 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; 1 ≤ rows ≤ 2, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Column j of B is at
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsBF16AVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1, for a B of bfloat16. A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsBF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsBF16AVX2x3 computes 3×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; blocks ≥ 1, for a B of bfloat16. A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of
-// C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsBF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func dotsBF16AVX2x2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
 // copyRowsBF16AVX2 sets dst[16·p + i] = src[p·stride + i] for i < 16 and p < k, k ≥ 1, for a src of bfloat16.
 //
@@ -419,29 +331,21 @@ func copyPanelsBF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
 //go:noescape
 func copyTallF16AVX2x6(k int, src *uint16, stride int, dst *float32)
 
-// dotsF16AVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
-// multiple of 8; blocks ≥ 1, for a B of float16. A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C
-// at c[i·cstride], of D at d[i·dstride].
+// dotsF16AVX2x2 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
+// multiple of 8; 1 ≤ rows ≤ 2, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Column j of B is at
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func dotsF16AVX2x2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// dotsF16AVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
-// multiple of 8; blocks ≥ 1, for a B of float16. A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C
-// at c[i·cstride], of D at d[i·dstride].
+// dotsF16AVX2x3 computes rows×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
+// multiple of 8; 3 ≤ rows ≤ 3, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Column j of B is at
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// dotsF16AVX2x3 computes 3×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
-// multiple of 8; blocks ≥ 1, for a B of float16. A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C
-// at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func dotsF16AVX2x3(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
 // transposeF16AVX2x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 8·blocks, blocks ≥ 1, for a src of
 // float16.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"math/bits"
 	"strings"
 
 	"github.com/mmcloughlin/avo/build"
@@ -14,66 +15,133 @@ import (
 // dotsPrefetch is how many bytes ahead in each row a dots kernel prefetches.
 const dotsPrefetch = 192
 
-// dotsVectors is the width, in vectors, of the dots kernel for so many rows: what the registers hold beside a square.
-func dotsVectors(f family) []int {
-	if f.lanes == 16 {
-		return []int{0, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1}
+// dotsSize is the size of a dots kernel: it computes least to most rows of blocks that are so many vectors wide, and adds
+// four or eight products to a row before it goes on to the next.
+type dotsSize struct{ vectors, least, most, part int }
+
+// dotsSizes are those of the dots kernels for a B of float32, "", bfloat16, "BF16", or float16, "F16": what the
+// registers hold beside a square.
+func dotsSizes(f family, of string) []dotsSize {
+	switch {
+	case f.lanes == 16 && of == "":
+		return []dotsSize{{2, 1, 6, 8}, {1, 7, 12, 8}}
+	case f.lanes == 16:
+		return []dotsSize{{2, 1, 5, 8}, {1, 6, 11, 8}}
+	case of == "":
+		return []dotsSize{{2, 1, 2, 8}, {1, 3, 5, 8}}
+	case of == "BF16":
+		return []dotsSize{{2, 1, 2, 4}}
+	default:
+		return []dotsSize{{2, 1, 2, 8}, {1, 3, 3, 8}}
 	}
-	return []int{0, 2, 2, 1, 1, 1}
 }
 
-// dots emits the kernel for a B whose columns are contiguous: squares of it are transposed in registers, so that each
-// lane sums one column in the order of k, as all kernels do.
-func dots(c *build.Context, f family, rows int) { dotsOf(c, f, "", rows) }
+// dots emits the kernels for a B whose columns are contiguous: squares of it are transposed in registers, so that each
+// lane sums one column in the order of k, as all kernels do. Elements of a half type are widened: float16 as they are
+// loaded, bfloat16 in pairs after the transposition.
+func dots(c *build.Context, f family, of string) {
+	for _, size := range dotsSizes(f, of) {
+		dotsOf(c, f, of, size)
+	}
+}
 
-// dotsOf is dots for a B of float32, "", or of float16, "F16", which is widened as it is loaded.
-func dotsOf(c *build.Context, f family, of string, rows int) {
-	vectors := dotsVectors(f)[rows]
-	name := fmt.Sprintf("dots%s%sx%d", of, f.name, rows)
-	signature, elements := strings.ReplaceAll(directHalf, "uint16", "float32"), "."
+func dotsOf(c *build.Context, f family, of string, size dotsSize) {
+	name := fmt.Sprintf("dots%s%sx%d", of, f.name, size.most)
+	signature, elements, deep := strings.ReplaceAll(directHalf, "uint16", "float32"), "", f.lanes
 	if of != "" {
-		signature, elements = directHalf, ", for a B of "+halfNames[of]+"."
+		signature, elements = directHalf, ", for a B of "+halfNames[of]
+	}
+	if of == "BF16" {
+		deep *= 2
 	}
 	c.Function(name)
 	c.Doc(
-		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ %d "+
-			"products, a multiple of %d; blocks ≥ 1%s", name, rows, vectors*f.lanes, f.lanes, f.lanes, elements),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at "+
-			"d[i·dstride].", rows))
+		fmt.Sprintf("%s computes rows×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ %d "+
+			"products, a multiple of %d; %d ≤ rows ≤ %d, blocks ≥ 1%s.", name, size.vectors*f.lanes, deep, deep,
+			size.least, size.most, elements),
+		"A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at "+
+			"d[i·dstride].")
 	c.Pragma("noescape")
-	c.SignatureExpr(signature)
-	p := newPointers(c, f)
-	if of != "" {
-		c.SHRQ(operand.Imm(1), p.bstride)
+	c.SignatureExpr(strings.Replace(signature, "func(k", "func(rows, k", 1))
+	rows := upTo{c.GP64(), size.least, size.most}
+	c.Load(c.Param("rows"), rows.n)
+	stride := c.GP64()
+	c.Load(c.Param("bstride"), stride)
+	if of == "" {
+		c.SHLQ(operand.Imm(2), stride)
+	} else {
+		c.SHLQ(operand.Imm(1), stride)
 	}
-	blocks, multiples := c.GP64(), newMultiples(c, p.bstride)
-	c.Load(c.Param("blocks"), blocks)
+	multiples := newMultiples(c, stride)
+	column, column3 := c.GP64(), c.GP64() // of A, and three times that
+	c.LEAQ(operand.Mem{Base: rows.n, Index: rows.n, Scale: 2}, column3)
+	c.SHLQ(operand.Imm(2), column3)
+	c.MOVQ(rows.n, column)
+	c.SHLQ(operand.Imm(2), column)
+	var mask reg.VecVirtual
+	if of == "BF16" {
+		mask = f.oddMask(c)
+	}
 
 	c.Label("block")
-	k, a := c.GP64(), c.GP64() // read again for each block: the columns need the registers
+	k, a, first := c.GP64(), c.GP64(), c.GP64() // read again for each block: the columns need the registers
 	c.Load(c.Param("k"), k)
+	c.Load(c.Param("b"), first)
+	columns := multiples.columns(c, f, first, size.vectors)
+	columns.half = of == "F16"
 	c.Load(c.Param("a"), a)
-	columns := multiples.columns(c, f, p.b, vectors)
-	columns.half = of != ""
-	sums := zeros(c, f, rows, vectors)
+	sums := zeros(c, f, size.most, size.vectors)
 	c.Label("loop")
-	for v := range vectors {
-		for n, x := range transposed(c, f, columns.load(c, v)) {
-			for i := range rows {
-				f.multiplyAdd(c, operand.Mem{Base: a, Disp: 4 * (n*rows + i)}, x, sums[i][v])
+	for v := range size.vectors {
+		if v > 0 {
+			back := c.GP64()
+			c.MOVQ(column, back)
+			c.SHLQ(operand.U8(bits.TrailingZeros(uint(deep))), back)
+			c.SUBQ(back, a)
+		}
+		square := transposed(c, f, columns.load(c, v))
+		for len(square) > 0 {
+			var part []reg.VecVirtual
+			for ; len(part) < size.part; square = square[1:] {
+				if of == "BF16" {
+					even, odd := f.widen(c, square[0], mask)
+					part = append(part, even, odd)
+				} else {
+					part = append(part, square[0])
+				}
 			}
+			second := a
+			if len(part) > 4 {
+				second = c.GP64()
+				c.LEAQ(operand.Mem{Base: a, Index: column, Scale: 4}, second)
+			}
+			rows.each(c, fmt.Sprintf("part%d_%d", v, len(square)), func(i int) {
+				for n, x := range part {
+					at := operand.Mem{Base: a, Disp: 4 * i}
+					if n >= 4 {
+						at.Base = second
+					}
+					switch n % 4 {
+					case 1, 2:
+						at.Index, at.Scale = column, uint8(n%4)
+					case 3:
+						at.Index, at.Scale = column3, 1
+					}
+					f.multiplyAdd(c, at, x, sums[i][v])
+				}
+			})
+			c.LEAQ(operand.Mem{Base: second, Index: column, Scale: 4}, a)
 		}
 	}
 	columns.advance(c)
-	c.ADDQ(operand.U32(4*rows*f.lanes), a)
-	c.SUBQ(operand.Imm(uint64(f.lanes)), k)
+	c.SUBQ(operand.Imm(uint64(deep)), k)
 	c.JNE(operand.LabelRef("loop"))
-	storeBlock(c, f, p, sums)
-	for range vectors * f.lanes / 8 {
-		c.LEAQ(operand.Mem{Base: p.b, Index: p.bstride, Scale: 8}, p.b)
-	}
-	c.DECQ(blocks)
-	c.JNE(operand.LabelRef("block"))
+	rows.store(c, f, sums)
+	next := c.GP64()
+	c.MOVQ(stride, next)
+	c.SHLQ(operand.U8(bits.TrailingZeros(uint(size.vectors*f.lanes))), next)
+	c.ADDQ(next, parameter(c, "b"))
+	nextBlock(c)
 	c.VZEROUPPER()
 	c.RET()
 }

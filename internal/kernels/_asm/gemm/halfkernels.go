@@ -25,9 +25,7 @@ func halves(c *build.Context) {
 		for rows := 1; rows < len(streamVectorsBF16(f)); rows++ {
 			streamBF16(c, f, rows)
 		}
-		for rows := 1; rows < len(dotsVectorsBF16(f)); rows++ {
-			dotsBF16(c, f, rows)
-		}
+		dots(c, f, "BF16")
 		copyRowsHalf(c, f, "BF16")
 		copyPanelsHalf(c, f, "BF16", "A", f.mr)
 		copyPanelsHalf(c, f, "BF16", "B", f.vectors*f.lanes)
@@ -190,65 +188,6 @@ func (f family) interleaved(c *build.Context, even, odd reg.VecVirtual) (low, hi
 	c.VSHUFF32X4(operand.Imm(0xd8), even, even, even)
 	c.VSHUFF32X4(operand.Imm(0xd8), odd, odd, odd)
 	return even, odd
-}
-
-// dotsVectorsBF16 is dotsVectors for a B of bfloat16.
-func dotsVectorsBF16(f family) []int {
-	if f.lanes == 16 {
-		return []int{0, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1}
-	}
-	return []int{0, 2, 2, 1}
-}
-
-// dotsBF16 emits dots for a B of bfloat16.
-func dotsBF16(c *build.Context, f family, rows int) {
-	vectors := dotsVectorsBF16(f)[rows]
-	name := fmt.Sprintf("dotsBF16%sx%d", f.name, rows)
-	c.Function(name)
-	c.Doc(
-		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ %d "+
-			"products, a multiple of %d; blocks ≥ 1, for a B of bfloat16.", name, rows, vectors*f.lanes, 2*f.lanes,
-			2*f.lanes),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at "+
-			"d[i·dstride].", rows))
-	c.Pragma("noescape")
-	c.SignatureExpr(directHalf)
-	p := newPointers(c, f)
-	c.SHRQ(operand.Imm(1), p.bstride)
-	blocks, multiples := c.GP64(), newMultiples(c, p.bstride)
-	c.Load(c.Param("blocks"), blocks)
-	mask := f.oddMask(c)
-
-	c.Label("block")
-	k, a := c.GP64(), c.GP64() // read again for each block: the columns need the registers
-	c.Load(c.Param("k"), k)
-	c.Load(c.Param("a"), a)
-	columns := multiples.columns(c, f, p.b, vectors)
-	sums := zeros(c, f, rows, vectors)
-	c.Label("loop")
-	for v := range vectors {
-		for n, pairs := range transposed(c, f, columns.load(c, v)) {
-			even, odd := f.widen(c, pairs, mask)
-			for i := range rows {
-				f.multiplyAdd(c, operand.Mem{Base: a, Disp: 4 * (2*n*rows + i)}, even, sums[i][v])
-			}
-			for i := range rows {
-				f.multiplyAdd(c, operand.Mem{Base: a, Disp: 4 * ((2*n+1)*rows + i)}, odd, sums[i][v])
-			}
-		}
-	}
-	columns.advance(c)
-	c.ADDQ(operand.U32(8*rows*f.lanes), a)
-	c.SUBQ(operand.Imm(uint64(2*f.lanes)), k)
-	c.JNE(operand.LabelRef("loop"))
-	storeBlock(c, f, p, sums)
-	for range vectors * f.lanes / 8 {
-		c.LEAQ(operand.Mem{Base: p.b, Index: p.bstride, Scale: 8}, p.b)
-	}
-	c.DECQ(blocks)
-	c.JNE(operand.LabelRef("block"))
-	c.VZEROUPPER()
-	c.RET()
 }
 
 // copier walks through the rows of a panel that is packed; strides are in bytes.

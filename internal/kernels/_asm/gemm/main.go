@@ -42,9 +42,7 @@ func single(c *build.Context) {
 		for rows := 1; rows < len(streamVectors(f)); rows++ {
 			stream(c, f, rows)
 		}
-		for rows := 1; rows < len(dotsVectors(f)); rows++ {
-			dots(c, f, rows)
-		}
+		dots(c, f, "")
 	}
 	for _, f := range []family{avx512, avx2} {
 		strideds(c, f)
