@@ -18,15 +18,10 @@ func expVector(n int, dst *float32, src *float32, shift float32, factor float32,
 	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			expNonTemporalAVX512(count, element(dst, done), element(src, done), shift, factor)
-		case nonTemporal:
-			expNonTemporalAVX2(count, element(dst, done), element(src, done), shift, factor)
-		case variant == kernels.AVX512:
-			expAVX512(count, element(dst, done), element(src, done), shift, factor)
-		default:
-			expAVX2(count, element(dst, done), element(src, done), shift, factor)
+		if variant == kernels.AVX512 {
+			expAVX512(count, element(dst, done), element(src, done), shift, factor, nonTemporal)
+		} else {
+			expAVX2(count, element(dst, done), element(src, done), shift, factor, nonTemporal)
 		}
 	}
 	return n
@@ -42,10 +37,9 @@ func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			expSumAVX512(count, element(dst, done), element(src, done), sum, shift)
-		default:
+		} else {
 			expSumAVX2(count, element(dst, done), element(src, done), sum, shift)
 		}
 	}
@@ -66,19 +60,12 @@ func scaleExpSumVector(n int, dst *float32, near *float32, src *float32, next *f
 	nonTemporal = nonTemporal && separate(dst, near, src, next)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			scaleExpSumNonTemporalAVX512(count, element(dst, done), element(near, done), element(src, done),
-				element(next, done), sum, most, factor, shift)
-		case nonTemporal:
-			scaleExpSumNonTemporalAVX2(count, element(dst, done), element(near, done), element(src, done), element(next,
-				done), sum, most, factor, shift)
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			scaleExpSumAVX512(count, element(dst, done), element(near, done), element(src, done), element(next, done),
-				sum, most, factor, shift)
-		default:
+				sum, most, factor, shift, nonTemporal)
+		} else {
 			scaleExpSumAVX2(count, element(dst, done), element(near, done), element(src, done), element(next, done),
-				sum, most, factor, shift)
+				sum, most, factor, shift, nonTemporal)
 		}
 	}
 	return n
@@ -94,10 +81,9 @@ func sumExpVector(n int, src *float32, sum *float64, shift float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			sumExpAVX512(count, element(src, done), sum, shift)
-		default:
+		} else {
 			sumExpAVX2(count, element(src, done), sum, shift)
 		}
 	}
@@ -116,15 +102,10 @@ func logSoftmaxGradVector(n int, dst *float32, y *float32, dy *float32, sum floa
 	nonTemporal = nonTemporal && separate(dst, y, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			logSoftmaxGradNonTemporalAVX512(count, element(dst, done), element(y, done), element(dy, done), sum)
-		case nonTemporal:
-			logSoftmaxGradNonTemporalAVX2(count, element(dst, done), element(y, done), element(dy, done), sum)
-		case variant == kernels.AVX512:
-			logSoftmaxGradAVX512(count, element(dst, done), element(y, done), element(dy, done), sum)
-		default:
-			logSoftmaxGradAVX2(count, element(dst, done), element(y, done), element(dy, done), sum)
+		if variant == kernels.AVX512 {
+			logSoftmaxGradAVX512(count, element(dst, done), element(y, done), element(dy, done), sum, nonTemporal)
+		} else {
+			logSoftmaxGradAVX2(count, element(dst, done), element(y, done), element(dy, done), sum, nonTemporal)
 		}
 	}
 	return n
@@ -142,15 +123,10 @@ func tanhVector(n int, dst *float32, src *float32, nonTemporal bool) int {
 	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			tanhNonTemporalAVX512(count, element(dst, done), element(src, done))
-		case nonTemporal:
-			tanhNonTemporalAVX2(count, element(dst, done), element(src, done))
-		case variant == kernels.AVX512:
-			tanhAVX512(count, element(dst, done), element(src, done))
-		default:
-			tanhAVX2(count, element(dst, done), element(src, done))
+		if variant == kernels.AVX512 {
+			tanhAVX512(count, element(dst, done), element(src, done), nonTemporal)
+		} else {
+			tanhAVX2(count, element(dst, done), element(src, done), nonTemporal)
 		}
 	}
 	return n
@@ -168,15 +144,10 @@ func sigmoidVector(n int, dst *float32, src *float32, nonTemporal bool) int {
 	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			sigmoidNonTemporalAVX512(count, element(dst, done), element(src, done))
-		case nonTemporal:
-			sigmoidNonTemporalAVX2(count, element(dst, done), element(src, done))
-		case variant == kernels.AVX512:
-			sigmoidAVX512(count, element(dst, done), element(src, done))
-		default:
-			sigmoidAVX2(count, element(dst, done), element(src, done))
+		if variant == kernels.AVX512 {
+			sigmoidAVX512(count, element(dst, done), element(src, done), nonTemporal)
+		} else {
+			sigmoidAVX2(count, element(dst, done), element(src, done), nonTemporal)
 		}
 	}
 	return n
@@ -194,15 +165,10 @@ func siluVector(n int, dst *float32, src *float32, nonTemporal bool) int {
 	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			siluNonTemporalAVX512(count, element(dst, done), element(src, done))
-		case nonTemporal:
-			siluNonTemporalAVX2(count, element(dst, done), element(src, done))
-		case variant == kernels.AVX512:
-			siluAVX512(count, element(dst, done), element(src, done))
-		default:
-			siluAVX2(count, element(dst, done), element(src, done))
+		if variant == kernels.AVX512 {
+			siluAVX512(count, element(dst, done), element(src, done), nonTemporal)
+		} else {
+			siluAVX2(count, element(dst, done), element(src, done), nonTemporal)
 		}
 	}
 	return n
@@ -220,15 +186,10 @@ func siluGradVector(n int, dst *float32, x *float32, dy *float32, nonTemporal bo
 	nonTemporal = nonTemporal && separate(dst, x, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			siluGradNonTemporalAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		case nonTemporal:
-			siluGradNonTemporalAVX2(count, element(dst, done), element(x, done), element(dy, done))
-		case variant == kernels.AVX512:
-			siluGradAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		default:
-			siluGradAVX2(count, element(dst, done), element(x, done), element(dy, done))
+		if variant == kernels.AVX512 {
+			siluGradAVX512(count, element(dst, done), element(x, done), element(dy, done), nonTemporal)
+		} else {
+			siluGradAVX2(count, element(dst, done), element(x, done), element(dy, done), nonTemporal)
 		}
 	}
 	return n
@@ -246,15 +207,10 @@ func swigluVector(n int, dst *float32, gate *float32, up *float32, nonTemporal b
 	nonTemporal = nonTemporal && separate(dst, gate, up)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			swigluNonTemporalAVX512(count, element(dst, done), element(gate, done), element(up, done))
-		case nonTemporal:
-			swigluNonTemporalAVX2(count, element(dst, done), element(gate, done), element(up, done))
-		case variant == kernels.AVX512:
-			swigluAVX512(count, element(dst, done), element(gate, done), element(up, done))
-		default:
-			swigluAVX2(count, element(dst, done), element(gate, done), element(up, done))
+		if variant == kernels.AVX512 {
+			swigluAVX512(count, element(dst, done), element(gate, done), element(up, done), nonTemporal)
+		} else {
+			swigluAVX2(count, element(dst, done), element(gate, done), element(up, done), nonTemporal)
 		}
 	}
 	return n
@@ -270,11 +226,10 @@ func swigluGradVector(n int, dgate *float32, dup *float32, gate *float32, up *fl
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			swigluGradAVX512(count, element(dgate, done), element(dup, done), element(gate, done), element(up, done),
 				element(dy, done))
-		default:
+		} else {
 			swigluGradAVX2(count, element(dgate, done), element(dup, done), element(gate, done), element(up, done),
 				element(dy, done))
 		}
@@ -294,15 +249,10 @@ func geluTanhVector(n int, dst *float32, src *float32, nonTemporal bool) int {
 	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			geluTanhNonTemporalAVX512(count, element(dst, done), element(src, done))
-		case nonTemporal:
-			geluTanhNonTemporalAVX2(count, element(dst, done), element(src, done))
-		case variant == kernels.AVX512:
-			geluTanhAVX512(count, element(dst, done), element(src, done))
-		default:
-			geluTanhAVX2(count, element(dst, done), element(src, done))
+		if variant == kernels.AVX512 {
+			geluTanhAVX512(count, element(dst, done), element(src, done), nonTemporal)
+		} else {
+			geluTanhAVX2(count, element(dst, done), element(src, done), nonTemporal)
 		}
 	}
 	return n
@@ -320,15 +270,10 @@ func geluTanhGradVector(n int, dst *float32, x *float32, dy *float32, nonTempora
 	nonTemporal = nonTemporal && separate(dst, x, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			geluTanhGradNonTemporalAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		case nonTemporal:
-			geluTanhGradNonTemporalAVX2(count, element(dst, done), element(x, done), element(dy, done))
-		case variant == kernels.AVX512:
-			geluTanhGradAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		default:
-			geluTanhGradAVX2(count, element(dst, done), element(x, done), element(dy, done))
+		if variant == kernels.AVX512 {
+			geluTanhGradAVX512(count, element(dst, done), element(x, done), element(dy, done), nonTemporal)
+		} else {
+			geluTanhGradAVX2(count, element(dst, done), element(x, done), element(dy, done), nonTemporal)
 		}
 	}
 	return n
@@ -344,10 +289,9 @@ func geluTanhBothVector(n int, y *float32, dst *float32, x *float32, dy *float32
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			geluTanhBothAVX512(count, element(y, done), element(dst, done), element(x, done), element(dy, done))
-		default:
+		} else {
 			geluTanhBothAVX2(count, element(y, done), element(dst, done), element(x, done), element(dy, done))
 		}
 	}
@@ -366,15 +310,10 @@ func geluVector(n int, dst *float32, src *float32, nonTemporal bool) int {
 	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			geluNonTemporalAVX512(count, element(dst, done), element(src, done))
-		case nonTemporal:
-			geluNonTemporalAVX2(count, element(dst, done), element(src, done))
-		case variant == kernels.AVX512:
-			geluAVX512(count, element(dst, done), element(src, done))
-		default:
-			geluAVX2(count, element(dst, done), element(src, done))
+		if variant == kernels.AVX512 {
+			geluAVX512(count, element(dst, done), element(src, done), nonTemporal)
+		} else {
+			geluAVX2(count, element(dst, done), element(src, done), nonTemporal)
 		}
 	}
 	return n
@@ -392,15 +331,10 @@ func geluGradVector(n int, dst *float32, x *float32, dy *float32, nonTemporal bo
 	nonTemporal = nonTemporal && separate(dst, x, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			geluGradNonTemporalAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		case nonTemporal:
-			geluGradNonTemporalAVX2(count, element(dst, done), element(x, done), element(dy, done))
-		case variant == kernels.AVX512:
-			geluGradAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		default:
-			geluGradAVX2(count, element(dst, done), element(x, done), element(dy, done))
+		if variant == kernels.AVX512 {
+			geluGradAVX512(count, element(dst, done), element(x, done), element(dy, done), nonTemporal)
+		} else {
+			geluGradAVX2(count, element(dst, done), element(x, done), element(dy, done), nonTemporal)
 		}
 	}
 	return n
@@ -418,15 +352,10 @@ func addVector(n int, dst *float32, x *float32, y *float32, nonTemporal bool) in
 	nonTemporal = nonTemporal && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			addNonTemporalAVX512(count, element(dst, done), element(x, done), element(y, done))
-		case nonTemporal:
-			addNonTemporalAVX2(count, element(dst, done), element(x, done), element(y, done))
-		case variant == kernels.AVX512:
-			addAVX512(count, element(dst, done), element(x, done), element(y, done))
-		default:
-			addAVX2(count, element(dst, done), element(x, done), element(y, done))
+		if variant == kernels.AVX512 {
+			addAVX512(count, element(dst, done), element(x, done), element(y, done), nonTemporal)
+		} else {
+			addAVX2(count, element(dst, done), element(x, done), element(y, done), nonTemporal)
 		}
 	}
 	return n
@@ -444,15 +373,10 @@ func subVector(n int, dst *float32, x *float32, y *float32, nonTemporal bool) in
 	nonTemporal = nonTemporal && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			subNonTemporalAVX512(count, element(dst, done), element(x, done), element(y, done))
-		case nonTemporal:
-			subNonTemporalAVX2(count, element(dst, done), element(x, done), element(y, done))
-		case variant == kernels.AVX512:
-			subAVX512(count, element(dst, done), element(x, done), element(y, done))
-		default:
-			subAVX2(count, element(dst, done), element(x, done), element(y, done))
+		if variant == kernels.AVX512 {
+			subAVX512(count, element(dst, done), element(x, done), element(y, done), nonTemporal)
+		} else {
+			subAVX2(count, element(dst, done), element(x, done), element(y, done), nonTemporal)
 		}
 	}
 	return n
@@ -470,15 +394,10 @@ func mulVector(n int, dst *float32, x *float32, y *float32, nonTemporal bool) in
 	nonTemporal = nonTemporal && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			mulNonTemporalAVX512(count, element(dst, done), element(x, done), element(y, done))
-		case nonTemporal:
-			mulNonTemporalAVX2(count, element(dst, done), element(x, done), element(y, done))
-		case variant == kernels.AVX512:
-			mulAVX512(count, element(dst, done), element(x, done), element(y, done))
-		default:
-			mulAVX2(count, element(dst, done), element(x, done), element(y, done))
+		if variant == kernels.AVX512 {
+			mulAVX512(count, element(dst, done), element(x, done), element(y, done), nonTemporal)
+		} else {
+			mulAVX2(count, element(dst, done), element(x, done), element(y, done), nonTemporal)
 		}
 	}
 	return n
@@ -496,15 +415,10 @@ func divVector(n int, dst *float32, x *float32, y *float32, nonTemporal bool) in
 	nonTemporal = nonTemporal && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			divNonTemporalAVX512(count, element(dst, done), element(x, done), element(y, done))
-		case nonTemporal:
-			divNonTemporalAVX2(count, element(dst, done), element(x, done), element(y, done))
-		case variant == kernels.AVX512:
-			divAVX512(count, element(dst, done), element(x, done), element(y, done))
-		default:
-			divAVX2(count, element(dst, done), element(x, done), element(y, done))
+		if variant == kernels.AVX512 {
+			divAVX512(count, element(dst, done), element(x, done), element(y, done), nonTemporal)
+		} else {
+			divAVX2(count, element(dst, done), element(x, done), element(y, done), nonTemporal)
 		}
 	}
 	return n
@@ -522,15 +436,10 @@ func axpbyVector(n int, dst *float32, x *float32, y *float32, a float32, b float
 	nonTemporal = nonTemporal && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			axpbyNonTemporalAVX512(count, element(dst, done), element(x, done), element(y, done), a, b)
-		case nonTemporal:
-			axpbyNonTemporalAVX2(count, element(dst, done), element(x, done), element(y, done), a, b)
-		case variant == kernels.AVX512:
-			axpbyAVX512(count, element(dst, done), element(x, done), element(y, done), a, b)
-		default:
-			axpbyAVX2(count, element(dst, done), element(x, done), element(y, done), a, b)
+		if variant == kernels.AVX512 {
+			axpbyAVX512(count, element(dst, done), element(x, done), element(y, done), a, b, nonTemporal)
+		} else {
+			axpbyAVX2(count, element(dst, done), element(x, done), element(y, done), a, b, nonTemporal)
 		}
 	}
 	return n
@@ -548,15 +457,10 @@ func affineVector(n int, dst *float32, x *float32, a float32, b float32, nonTemp
 	nonTemporal = nonTemporal && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			affineNonTemporalAVX512(count, element(dst, done), element(x, done), a, b)
-		case nonTemporal:
-			affineNonTemporalAVX2(count, element(dst, done), element(x, done), a, b)
-		case variant == kernels.AVX512:
-			affineAVX512(count, element(dst, done), element(x, done), a, b)
-		default:
-			affineAVX2(count, element(dst, done), element(x, done), a, b)
+		if variant == kernels.AVX512 {
+			affineAVX512(count, element(dst, done), element(x, done), a, b, nonTemporal)
+		} else {
+			affineAVX2(count, element(dst, done), element(x, done), a, b, nonTemporal)
 		}
 	}
 	return n
@@ -574,15 +478,10 @@ func scaleVector(n int, dst *float32, x *float32, a float32, nonTemporal bool) i
 	nonTemporal = nonTemporal && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			scaleNonTemporalAVX512(count, element(dst, done), element(x, done), a)
-		case nonTemporal:
-			scaleNonTemporalAVX2(count, element(dst, done), element(x, done), a)
-		case variant == kernels.AVX512:
-			scaleAVX512(count, element(dst, done), element(x, done), a)
-		default:
-			scaleAVX2(count, element(dst, done), element(x, done), a)
+		if variant == kernels.AVX512 {
+			scaleAVX512(count, element(dst, done), element(x, done), a, nonTemporal)
+		} else {
+			scaleAVX2(count, element(dst, done), element(x, done), a, nonTemporal)
 		}
 	}
 	return n
@@ -598,11 +497,10 @@ func rotateVector(n int, a *float32, b *float32, x *float32, y *float32, cos *fl
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			rotateAVX512(count, element(a, done), element(b, done), element(x, done), element(y, done), element(cos,
 				done), element(sin, done), sign)
-		default:
+		} else {
 			rotateAVX2(count, element(a, done), element(b, done), element(x, done), element(y, done), element(cos,
 				done), element(sin, done), sign)
 		}
@@ -622,15 +520,10 @@ func reluVector(n int, dst *float32, x *float32, nonTemporal bool) int {
 	nonTemporal = nonTemporal && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			reluNonTemporalAVX512(count, element(dst, done), element(x, done))
-		case nonTemporal:
-			reluNonTemporalAVX2(count, element(dst, done), element(x, done))
-		case variant == kernels.AVX512:
-			reluAVX512(count, element(dst, done), element(x, done))
-		default:
-			reluAVX2(count, element(dst, done), element(x, done))
+		if variant == kernels.AVX512 {
+			reluAVX512(count, element(dst, done), element(x, done), nonTemporal)
+		} else {
+			reluAVX2(count, element(dst, done), element(x, done), nonTemporal)
 		}
 	}
 	return n
@@ -648,15 +541,10 @@ func reluGradVector(n int, dst *float32, y *float32, dy *float32, nonTemporal bo
 	nonTemporal = nonTemporal && separate(dst, y, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			reluGradNonTemporalAVX512(count, element(dst, done), element(y, done), element(dy, done))
-		case nonTemporal:
-			reluGradNonTemporalAVX2(count, element(dst, done), element(y, done), element(dy, done))
-		case variant == kernels.AVX512:
-			reluGradAVX512(count, element(dst, done), element(y, done), element(dy, done))
-		default:
-			reluGradAVX2(count, element(dst, done), element(y, done), element(dy, done))
+		if variant == kernels.AVX512 {
+			reluGradAVX512(count, element(dst, done), element(y, done), element(dy, done), nonTemporal)
+		} else {
+			reluGradAVX2(count, element(dst, done), element(y, done), element(dy, done), nonTemporal)
 		}
 	}
 	return n
@@ -674,15 +562,10 @@ func softmaxGradVector(n int, dst *float32, y *float32, dy *float32, dot float32
 	nonTemporal = nonTemporal && separate(dst, y, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			softmaxGradNonTemporalAVX512(count, element(dst, done), element(y, done), element(dy, done), dot)
-		case nonTemporal:
-			softmaxGradNonTemporalAVX2(count, element(dst, done), element(y, done), element(dy, done), dot)
-		case variant == kernels.AVX512:
-			softmaxGradAVX512(count, element(dst, done), element(y, done), element(dy, done), dot)
-		default:
-			softmaxGradAVX2(count, element(dst, done), element(y, done), element(dy, done), dot)
+		if variant == kernels.AVX512 {
+			softmaxGradAVX512(count, element(dst, done), element(y, done), element(dy, done), dot, nonTemporal)
+		} else {
+			softmaxGradAVX2(count, element(dst, done), element(y, done), element(dy, done), dot, nonTemporal)
 		}
 	}
 	return n
@@ -701,19 +584,12 @@ func softmaxGradDotVector(n int, dst *float32, y *float32, dy *float32, nextY *f
 	nonTemporal = nonTemporal && separate(dst, y, dy, nextY, nextDY)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			softmaxGradDotNonTemporalAVX512(count, element(dst, done), element(y, done), element(dy, done),
-				element(nextY, done), element(nextDY, done), sum, dot)
-		case nonTemporal:
-			softmaxGradDotNonTemporalAVX2(count, element(dst, done), element(y, done), element(dy, done), element(nextY,
-				done), element(nextDY, done), sum, dot)
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			softmaxGradDotAVX512(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done),
-				element(nextDY, done), sum, dot)
-		default:
+				element(nextDY, done), sum, dot, nonTemporal)
+		} else {
 			softmaxGradDotAVX2(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done),
-				element(nextDY, done), sum, dot)
+				element(nextDY, done), sum, dot, nonTemporal)
 		}
 	}
 	return n
@@ -731,15 +607,10 @@ func subWideVector(n int, dst *float32, x *float32, c float64, nonTemporal bool)
 	nonTemporal = nonTemporal && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			subWideNonTemporalAVX512(count, element(dst, done), element(x, done), c)
-		case nonTemporal:
-			subWideNonTemporalAVX2(count, element(dst, done), element(x, done), c)
-		case variant == kernels.AVX512:
-			subWideAVX512(count, element(dst, done), element(x, done), c)
-		default:
-			subWideAVX2(count, element(dst, done), element(x, done), c)
+		if variant == kernels.AVX512 {
+			subWideAVX512(count, element(dst, done), element(x, done), c, nonTemporal)
+		} else {
+			subWideAVX2(count, element(dst, done), element(x, done), c, nonTemporal)
 		}
 	}
 	return n
@@ -755,10 +626,9 @@ func sumVector(n int, x *float32, sum *float64) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			sumAVX512(count, element(x, done), sum)
-		default:
+		} else {
 			sumAVX2(count, element(x, done), sum)
 		}
 	}
@@ -775,10 +645,9 @@ func dotVector(n int, x *float32, y *float32, sum *float64) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			dotAVX512(count, element(x, done), element(y, done), sum)
-		default:
+		} else {
 			dotAVX2(count, element(x, done), element(y, done), sum)
 		}
 	}
@@ -795,10 +664,9 @@ func rowDotVector(n int, x *float32, y *float32, sum *float64) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			rowDotAVX512(count, element(x, done), element(y, done), sum)
-		default:
+		} else {
 			rowDotAVX2(count, element(x, done), element(y, done), sum)
 		}
 	}
@@ -815,10 +683,9 @@ func rowSquaresVector(n int, x *float32, sum *float64) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			rowSquaresAVX512(count, element(x, done), sum)
-		default:
+		} else {
 			rowSquaresAVX2(count, element(x, done), sum)
 		}
 	}
@@ -835,10 +702,9 @@ func rowMomentsVector(n int, x *float32, sum *float64, squares *float64, k float
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			rowMomentsAVX512(count, element(x, done), sum, squares, k)
-		default:
+		} else {
 			rowMomentsAVX2(count, element(x, done), sum, squares, k)
 		}
 	}
@@ -855,10 +721,9 @@ func deviationsVector(n int, x *float32, sum *float64, m float64) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			deviationsAVX512(count, element(x, done), sum, m)
-		default:
+		} else {
 			deviationsAVX2(count, element(x, done), sum, m)
 		}
 	}
@@ -875,10 +740,9 @@ func maxVector(n int, x *float32, most *float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			maxAVX512(count, element(x, done), most)
-		default:
+		} else {
 			maxAVX2(count, element(x, done), most)
 		}
 	}
@@ -895,10 +759,9 @@ func addWideVector(n int, sums *float64, x *float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			addWideAVX512(count, element(sums, done), element(x, done))
-		default:
+		} else {
 			addWideAVX2(count, element(sums, done), element(x, done))
 		}
 	}
@@ -915,11 +778,10 @@ func addWide4Vector(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32,
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			addWide4AVX512(count, element(sums, done), element(x0, done), element(x1, done), element(x2, done),
 				element(x3, done))
-		default:
+		} else {
 			addWide4AVX2(count, element(sums, done), element(x0, done), element(x1, done), element(x2, done),
 				element(x3, done))
 		}
@@ -939,15 +801,10 @@ func normalizeVector(n int, dst *float32, x *float32, m float32, s float32, nonT
 	nonTemporal = nonTemporal && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			normalizeNonTemporalAVX512(count, element(dst, done), element(x, done), m, s)
-		case nonTemporal:
-			normalizeNonTemporalAVX2(count, element(dst, done), element(x, done), m, s)
-		case variant == kernels.AVX512:
-			normalizeAVX512(count, element(dst, done), element(x, done), m, s)
-		default:
-			normalizeAVX2(count, element(dst, done), element(x, done), m, s)
+		if variant == kernels.AVX512 {
+			normalizeAVX512(count, element(dst, done), element(x, done), m, s, nonTemporal)
+		} else {
+			normalizeAVX2(count, element(dst, done), element(x, done), m, s, nonTemporal)
 		}
 	}
 	return n
@@ -965,15 +822,10 @@ func normalizeScaleVector(n int, dst *float32, x *float32, w *float32, m float32
 	nonTemporal = nonTemporal && separate(dst, x, w)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			normalizeScaleNonTemporalAVX512(count, element(dst, done), element(x, done), element(w, done), m, s)
-		case nonTemporal:
-			normalizeScaleNonTemporalAVX2(count, element(dst, done), element(x, done), element(w, done), m, s)
-		case variant == kernels.AVX512:
-			normalizeScaleAVX512(count, element(dst, done), element(x, done), element(w, done), m, s)
-		default:
-			normalizeScaleAVX2(count, element(dst, done), element(x, done), element(w, done), m, s)
+		if variant == kernels.AVX512 {
+			normalizeScaleAVX512(count, element(dst, done), element(x, done), element(w, done), m, s, nonTemporal)
+		} else {
+			normalizeScaleAVX2(count, element(dst, done), element(x, done), element(w, done), m, s, nonTemporal)
 		}
 	}
 	return n
@@ -992,17 +844,12 @@ func normalizeAffineVector(n int, dst *float32, x *float32, w *float32, b *float
 	nonTemporal = nonTemporal && separate(dst, x, w, b)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			normalizeAffineNonTemporalAVX512(count, element(dst, done), element(x, done), element(w, done), element(b,
-				done), m, s)
-		case nonTemporal:
-			normalizeAffineNonTemporalAVX2(count, element(dst, done), element(x, done), element(w, done), element(b,
-				done), m, s)
-		case variant == kernels.AVX512:
-			normalizeAffineAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done), m, s)
-		default:
-			normalizeAffineAVX2(count, element(dst, done), element(x, done), element(w, done), element(b, done), m, s)
+		if variant == kernels.AVX512 {
+			normalizeAffineAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done), m, s,
+				nonTemporal)
+		} else {
+			normalizeAffineAVX2(count, element(dst, done), element(x, done), element(w, done), element(b, done), m, s,
+				nonTemporal)
 		}
 	}
 	return n
@@ -1021,19 +868,12 @@ func normalizeMomentsVector(n int, dst *float32, x *float32, w *float32, b *floa
 	nonTemporal = nonTemporal && separate(dst, x, w, b, next)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			normalizeMomentsNonTemporalAVX512(count, element(dst, done), element(x, done), element(w, done), element(b,
-				done), element(next, done), sum, squares, m, s, k)
-		case nonTemporal:
-			normalizeMomentsNonTemporalAVX2(count, element(dst, done), element(x, done), element(w, done), element(b,
-				done), element(next, done), sum, squares, m, s, k)
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			normalizeMomentsAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done),
-				element(next, done), sum, squares, m, s, k)
-		default:
+				element(next, done), sum, squares, m, s, k, nonTemporal)
+		} else {
 			normalizeMomentsAVX2(count, element(dst, done), element(x, done), element(w, done), element(b, done),
-				element(next, done), sum, squares, m, s, k)
+				element(next, done), sum, squares, m, s, k, nonTemporal)
 		}
 	}
 	return n
@@ -1050,10 +890,9 @@ func normSumsVector(n int, x *float32, dy *float32, w *float32, sum *float64, in
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			normSumsAVX512(count, element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
-		default:
+		} else {
 			normSumsAVX2(count, element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
 		}
 	}
@@ -1072,11 +911,10 @@ func normSumsScaleVector(n int, dw *float32, x *float32, dy *float32, w *float32
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			normSumsScaleAVX512(count, element(dw, done), element(x, done), element(dy, done), element(w, done), sum,
 				inner, m, s)
-		default:
+		} else {
 			normSumsScaleAVX2(count, element(dw, done), element(x, done), element(dy, done), element(w, done), sum,
 				inner, m, s)
 		}
@@ -1096,11 +934,10 @@ func normSumsAffineVector(n int, dw *float32, db *float32, x *float32, dy *float
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			normSumsAffineAVX512(count, element(dw, done), element(db, done), element(x, done), element(dy, done),
 				element(w, done), sum, inner, m, s)
-		default:
+		} else {
 			normSumsAffineAVX2(count, element(dw, done), element(db, done), element(x, done), element(dy, done),
 				element(w, done), sum, inner, m, s)
 		}
@@ -1121,19 +958,12 @@ func normGradVector(n int, dst *float32, x *float32, dy *float32, w *float32, m 
 	nonTemporal = nonTemporal && separate(dst, x, dy, w)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			normGradNonTemporalAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done),
-				m, s, a, b, f)
-		case nonTemporal:
-			normGradNonTemporalAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m,
-				s, a, b, f)
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			normGradAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b,
-				f)
-		default:
+				f, nonTemporal)
+		} else {
 			normGradAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b,
-				f)
+				f, nonTemporal)
 		}
 	}
 	return n
@@ -1153,23 +983,14 @@ func normGradSumsVector(n int, dst *float32, x *float32, dy *float32, w *float32
 	nonTemporal = nonTemporal && separate(dst, x, dy, w, dw, db, nextX, nextDY)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case nonTemporal && variant == kernels.AVX512:
-			normGradSumsNonTemporalAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w,
-				done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m,
-				s, a, b, f, nextM, nextS)
-		case nonTemporal:
-			normGradSumsNonTemporalAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w,
-				done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m,
-				s, a, b, f, nextM, nextS)
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			normGradSumsAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done),
 				element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a,
-				b, f, nextM, nextS)
-		default:
+				b, f, nextM, nextS, nonTemporal)
+		} else {
 			normGradSumsAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done),
 				element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a,
-				b, f, nextM, nextS)
+				b, f, nextM, nextS, nonTemporal)
 		}
 	}
 	return n
@@ -1185,10 +1006,9 @@ func normScaleGradVector(n int, dw *float32, x *float32, dy *float32, m float32,
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			normScaleGradAVX512(count, element(dw, done), element(x, done), element(dy, done), m, s)
-		default:
+		} else {
 			normScaleGradAVX2(count, element(dw, done), element(x, done), element(dy, done), m, s)
 		}
 	}
@@ -1205,10 +1025,9 @@ func normAffineGradVector(n int, dw *float32, db *float32, x *float32, dy *float
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			normAffineGradAVX512(count, element(dw, done), element(db, done), element(x, done), element(dy, done), m, s)
-		default:
+		} else {
 			normAffineGradAVX2(count, element(dw, done), element(db, done), element(x, done), element(dy, done), m, s)
 		}
 	}
@@ -1226,11 +1045,10 @@ func adamMomentsVector(n int, m *float32, v *float32, u *float32, grad *float32,
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			adamMomentsAVX512(count, element(m, done), element(v, done), element(u, done), element(grad, done), b1, a1,
 				b2, a2, r1, r2, eps)
-		default:
+		} else {
 			adamMomentsAVX2(count, element(m, done), element(v, done), element(u, done), element(grad, done), b1, a1,
 				b2, a2, r1, r2, eps)
 		}
@@ -1249,11 +1067,10 @@ func adamWVector(n int, p *float32, m *float32, v *float32, grad *float32, b1 fl
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			adamWAVX512(count, element(p, done), element(m, done), element(v, done), element(grad, done), b1, a1, b2,
 				a2, r1, r2, eps, clip, keep, rate)
-		default:
+		} else {
 			adamWAVX2(count, element(p, done), element(m, done), element(v, done), element(grad, done), b1, a1, b2, a2,
 				r1, r2, eps, clip, keep, rate)
 		}
@@ -1271,10 +1088,9 @@ func widenF16Vector(n int, dst *float32, src *uint16) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			widenF16AVX512(count, element(dst, done), element(src, done))
-		default:
+		} else {
 			widenF16AVX2(count, element(dst, done), element(src, done))
 		}
 	}
@@ -1291,10 +1107,9 @@ func roundF16Vector(n int, dst *uint16, src *float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			roundF16AVX512(count, element(dst, done), element(src, done))
-		default:
+		} else {
 			roundF16AVX2(count, element(dst, done), element(src, done))
 		}
 	}
@@ -1311,10 +1126,9 @@ func widenBF16Vector(n int, dst *float32, src *uint16) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			widenBF16AVX512(count, element(dst, done), element(src, done))
-		default:
+		} else {
 			widenBF16AVX2(count, element(dst, done), element(src, done))
 		}
 	}
@@ -1331,10 +1145,9 @@ func roundBF16Vector(n int, dst *uint16, src *float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			roundBF16AVX512(count, element(dst, done), element(src, done))
-		default:
+		} else {
 			roundBF16AVX2(count, element(dst, done), element(src, done))
 		}
 	}
@@ -1351,10 +1164,9 @@ func philoxVector(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uin
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			philoxAVX512(count, element(dst, done), c0, c1, c2, c3, k0, k1)
-		default:
+		} else {
 			philoxAVX2(count, element(dst, done), c0, c1, c2, c3, k0, k1)
 		}
 	}
@@ -1371,10 +1183,9 @@ func keepVector(n int, dst *float32, x *float32, bits *uint32, below uint32, sca
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			keepAVX512(count, element(dst, done), element(x, done), element(bits, done), below, scale)
-		default:
+		} else {
 			keepAVX2(count, element(dst, done), element(x, done), element(bits, done), below, scale)
 		}
 	}
@@ -1391,10 +1202,9 @@ func hideVector(n int, dst *float32, mask *uint8, value float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			hideAVX512(count, element(dst, done), element(mask, done), value)
-		default:
+		} else {
 			hideAVX2(count, element(dst, done), element(mask, done), value)
 		}
 	}
@@ -1411,11 +1221,10 @@ func largerVector(n int, dst *float32, place *uint32, x *float32, px *uint32, y 
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
+		if variant == kernels.AVX512 {
 			largerAVX512(count, element(dst, done), element(place, done), element(x, done), element(px, done),
 				element(y, done), element(py, done))
-		default:
+		} else {
 			largerAVX2(count, element(dst, done), element(place, done), element(x, done), element(px, done), element(y,
 				done), element(py, done))
 		}

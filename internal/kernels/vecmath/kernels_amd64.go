@@ -4,16 +4,11 @@
 
 package vecmath
 
-// expAVX2: dst[i] = factor·e^(src[i]-shift) for i < n, n a positive multiple of 16.
+// expAVX2: dst[i] = factor·e^(src[i]-shift) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to
+// 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func expAVX2(n int, dst *float32, src *float32, shift float32, factor float32)
-
-// expNonTemporalAVX2: dst[i] = factor·e^(src[i]-shift), written by non-temporal stores to a dst aligned to 64 bytes,
-// for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func expNonTemporalAVX2(n int, dst *float32, src *float32, shift float32, factor float32)
+func expAVX2(n int, dst *float32, src *float32, shift float32, factor float32, nonTemporal bool)
 
 // expSumAVX2: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before for i < n, n a positive
 // multiple of 16.
@@ -22,90 +17,53 @@ func expNonTemporalAVX2(n int, dst *float32, src *float32, shift float32, factor
 func expSumAVX2(n int, dst *float32, src *float32, sum *float64, shift float32)
 
 // scaleExpSumAVX2: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added
-// before, most[i%16] = max(most[i%16], next[i]), NaN not counting for i < n, n a positive multiple of 16.
+// before, most[i%16] = max(most[i%16], next[i]), NaN not counting for i < n, n a positive multiple of 16. With
+// nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
 func scaleExpSumAVX2(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32,
-	factor float32, shift float32)
-
-// scaleExpSumNonTemporalAVX2: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of
-// them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting, written by non-temporal stores to a dst
-// aligned to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func scaleExpSumNonTemporalAVX2(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64,
-	most *float32, factor float32, shift float32)
+	factor float32, shift float32, nonTemporal bool)
 
 // sumExpAVX2: sum[i%16] += e^(src[i]-shift), four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func sumExpAVX2(n int, src *float32, sum *float64, shift float32)
 
-// logSoftmaxGradAVX2: dst[i] = dy[i] - sum·e^y[i] for i < n, n a positive multiple of 16.
+// logSoftmaxGradAVX2: dst[i] = dy[i] - sum·e^y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is
+// aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func logSoftmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
+func logSoftmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, sum float32, nonTemporal bool)
 
-// logSoftmaxGradNonTemporalAVX2: dst[i] = dy[i] - sum·e^y[i], written by non-temporal stores to a dst aligned to 64
-// bytes, for i < n, n a positive multiple of 16.
+// tanhAVX2: dst[i] = tanh(src[i]) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func logSoftmaxGradNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
+func tanhAVX2(n int, dst *float32, src *float32, nonTemporal bool)
 
-// tanhAVX2: dst[i] = tanh(src[i]) for i < n, n a positive multiple of 16.
+// sigmoidAVX2: dst[i] = 1/(1+e^-src[i]) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64
+// bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func tanhAVX2(n int, dst *float32, src *float32)
+func sigmoidAVX2(n int, dst *float32, src *float32, nonTemporal bool)
 
-// tanhNonTemporalAVX2: dst[i] = tanh(src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
-// a positive multiple of 16.
+// siluAVX2: dst[i] = src[i]/(1+e^-src[i]) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to
+// 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func tanhNonTemporalAVX2(n int, dst *float32, src *float32)
+func siluAVX2(n int, dst *float32, src *float32, nonTemporal bool)
 
-// sigmoidAVX2: dst[i] = 1/(1+e^-src[i]) for i < n, n a positive multiple of 16.
+// siluGradAVX2: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]) for i < n, n a positive multiple of 16. With
+// nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func sigmoidAVX2(n int, dst *float32, src *float32)
+func siluGradAVX2(n int, dst *float32, x *float32, dy *float32, nonTemporal bool)
 
-// sigmoidNonTemporalAVX2: dst[i] = 1/(1+e^-src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for i
-// < n, n a positive multiple of 16.
+// swigluAVX2: dst[i] = gate[i]/(1+e^-gate[i])·up[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is
+// aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func sigmoidNonTemporalAVX2(n int, dst *float32, src *float32)
-
-// siluAVX2: dst[i] = src[i]/(1+e^-src[i]) for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func siluAVX2(n int, dst *float32, src *float32)
-
-// siluNonTemporalAVX2: dst[i] = src[i]/(1+e^-src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for
-// i < n, n a positive multiple of 16.
-//
-//go:noescape
-func siluNonTemporalAVX2(n int, dst *float32, src *float32)
-
-// siluGradAVX2: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]) for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func siluGradAVX2(n int, dst *float32, x *float32, dy *float32)
-
-// siluGradNonTemporalAVX2: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]), written by non-temporal stores to a dst
-// aligned to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func siluGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32)
-
-// swigluAVX2: dst[i] = gate[i]/(1+e^-gate[i])·up[i] for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func swigluAVX2(n int, dst *float32, gate *float32, up *float32)
-
-// swigluNonTemporalAVX2: dst[i] = gate[i]/(1+e^-gate[i])·up[i], written by non-temporal stores to a dst aligned to 64
-// bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func swigluNonTemporalAVX2(n int, dst *float32, gate *float32, up *float32)
+func swigluAVX2(n int, dst *float32, gate *float32, up *float32, nonTemporal bool)
 
 // swigluGradAVX2: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s for i < n, n
 // a positive multiple of 16.
@@ -113,28 +71,18 @@ func swigluNonTemporalAVX2(n int, dst *float32, gate *float32, up *float32)
 //go:noescape
 func swigluGradAVX2(n int, dgate *float32, dup *float32, gate *float32, up *float32, dy *float32)
 
-// geluTanhAVX2: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²) for i < n, n a positive multiple of 16.
+// geluTanhAVX2: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²) for i < n, n a positive multiple of 16. With
+// nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func geluTanhAVX2(n int, dst *float32, src *float32)
-
-// geluTanhNonTemporalAVX2: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²), written by non-temporal stores to a dst
-// aligned to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func geluTanhNonTemporalAVX2(n int, dst *float32, src *float32)
+func geluTanhAVX2(n int, dst *float32, src *float32, nonTemporal bool)
 
 // geluTanhGradAVX2: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a
-// positive multiple of 16.
+// positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but for its
+// end.
 //
 //go:noescape
-func geluTanhGradAVX2(n int, dst *float32, x *float32, dy *float32)
-
-// geluTanhGradNonTemporalAVX2: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²), written
-// by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func geluTanhGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32)
+func geluTanhGradAVX2(n int, dst *float32, x *float32, dy *float32, nonTemporal bool)
 
 // geluTanhBothAVX2: y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for
 // i < n, n a positive multiple of 16.
@@ -142,104 +90,59 @@ func geluTanhGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32)
 //go:noescape
 func geluTanhBothAVX2(n int, y *float32, dst *float32, x *float32, dy *float32)
 
-// geluAVX2: dst[i] = src[i]·Φ(src[i]) for i < n, n a positive multiple of 16.
+// geluAVX2: dst[i] = src[i]·Φ(src[i]) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64
+// bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func geluAVX2(n int, dst *float32, src *float32)
+func geluAVX2(n int, dst *float32, src *float32, nonTemporal bool)
 
-// geluNonTemporalAVX2: dst[i] = src[i]·Φ(src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for i <
-// n, n a positive multiple of 16.
+// geluGradAVX2: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])) for i < n, n a positive multiple of 16. With nonTemporal, dst is
+// aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func geluNonTemporalAVX2(n int, dst *float32, src *float32)
+func geluGradAVX2(n int, dst *float32, x *float32, dy *float32, nonTemporal bool)
 
-// geluGradAVX2: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])) for i < n, n a positive multiple of 16.
+// addAVX2: dst[i] = x[i] + y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func geluGradAVX2(n int, dst *float32, x *float32, dy *float32)
+func addAVX2(n int, dst *float32, x *float32, y *float32, nonTemporal bool)
 
-// geluGradNonTemporalAVX2: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])), written by non-temporal stores to a dst aligned to 64
-// bytes, for i < n, n a positive multiple of 16.
+// subAVX2: dst[i] = x[i] - y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func geluGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32)
+func subAVX2(n int, dst *float32, x *float32, y *float32, nonTemporal bool)
 
-// addAVX2: dst[i] = x[i] + y[i] for i < n, n a positive multiple of 16.
+// mulAVX2: dst[i] = x[i] · y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func addAVX2(n int, dst *float32, x *float32, y *float32)
+func mulAVX2(n int, dst *float32, x *float32, y *float32, nonTemporal bool)
 
-// addNonTemporalAVX2: dst[i] = x[i] + y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
-// positive multiple of 16.
+// divAVX2: dst[i] = x[i] / y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func addNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
+func divAVX2(n int, dst *float32, x *float32, y *float32, nonTemporal bool)
 
-// subAVX2: dst[i] = x[i] - y[i] for i < n, n a positive multiple of 16.
+// axpbyAVX2: dst[i] = a·x[i] + b·y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64
+// bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func subAVX2(n int, dst *float32, x *float32, y *float32)
+func axpbyAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32, nonTemporal bool)
 
-// subNonTemporalAVX2: dst[i] = x[i] - y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
-// positive multiple of 16.
+// affineAVX2: dst[i] = a·x[i] + b for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func subNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
+func affineAVX2(n int, dst *float32, x *float32, a float32, b float32, nonTemporal bool)
 
-// mulAVX2: dst[i] = x[i] · y[i] for i < n, n a positive multiple of 16.
+// scaleAVX2: dst[i] = a·x[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes, and
+// written by non-temporal stores but for its end.
 //
 //go:noescape
-func mulAVX2(n int, dst *float32, x *float32, y *float32)
-
-// mulNonTemporalAVX2: dst[i] = x[i] · y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
-// positive multiple of 16.
-//
-//go:noescape
-func mulNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
-
-// divAVX2: dst[i] = x[i] / y[i] for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func divAVX2(n int, dst *float32, x *float32, y *float32)
-
-// divNonTemporalAVX2: dst[i] = x[i] / y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
-// positive multiple of 16.
-//
-//go:noescape
-func divNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
-
-// axpbyAVX2: dst[i] = a·x[i] + b·y[i] for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func axpbyAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
-
-// axpbyNonTemporalAVX2: dst[i] = a·x[i] + b·y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i <
-// n, n a positive multiple of 16.
-//
-//go:noescape
-func axpbyNonTemporalAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
-
-// affineAVX2: dst[i] = a·x[i] + b for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func affineAVX2(n int, dst *float32, x *float32, a float32, b float32)
-
-// affineNonTemporalAVX2: dst[i] = a·x[i] + b, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
-// a positive multiple of 16.
-//
-//go:noescape
-func affineNonTemporalAVX2(n int, dst *float32, x *float32, a float32, b float32)
-
-// scaleAVX2: dst[i] = a·x[i] for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func scaleAVX2(n int, dst *float32, x *float32, a float32)
-
-// scaleNonTemporalAVX2: dst[i] = a·x[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
-// positive multiple of 16.
-//
-//go:noescape
-func scaleNonTemporalAVX2(n int, dst *float32, x *float32, a float32)
+func scaleAVX2(n int, dst *float32, x *float32, a float32, nonTemporal bool)
 
 // rotateAVX2: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i]) for i < n, n a positive
 // multiple of 16.
@@ -247,63 +150,37 @@ func scaleNonTemporalAVX2(n int, dst *float32, x *float32, a float32)
 //go:noescape
 func rotateAVX2(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32)
 
-// reluAVX2: dst[i] = max(x[i], 0) for i < n, n a positive multiple of 16.
+// reluAVX2: dst[i] = max(x[i], 0) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func reluAVX2(n int, dst *float32, x *float32)
+func reluAVX2(n int, dst *float32, x *float32, nonTemporal bool)
 
-// reluNonTemporalAVX2: dst[i] = max(x[i], 0), written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
-// a positive multiple of 16.
+// reluGradAVX2: dst[i] = dy[i] where y[i] > 0, else 0 for i < n, n a positive multiple of 16. With nonTemporal, dst is
+// aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func reluNonTemporalAVX2(n int, dst *float32, x *float32)
+func reluGradAVX2(n int, dst *float32, y *float32, dy *float32, nonTemporal bool)
 
-// reluGradAVX2: dst[i] = dy[i] where y[i] > 0, else 0 for i < n, n a positive multiple of 16.
+// softmaxGradAVX2: dst[i] = y[i]·(dy[i]-dot) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned
+// to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func reluGradAVX2(n int, dst *float32, y *float32, dy *float32)
-
-// reluGradNonTemporalAVX2: dst[i] = dy[i] where y[i] > 0, else 0, written by non-temporal stores to a dst aligned to 64
-// bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func reluGradNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32)
-
-// softmaxGradAVX2: dst[i] = y[i]·(dy[i]-dot) for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func softmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
-
-// softmaxGradNonTemporalAVX2: dst[i] = y[i]·(dy[i]-dot), written by non-temporal stores to a dst aligned to 64 bytes,
-// for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func softmaxGradNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
+func softmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, dot float32, nonTemporal bool)
 
 // softmaxGradDotAVX2: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before for i < n,
-// n a positive multiple of 16.
+// n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but for
+// its end.
 //
 //go:noescape
 func softmaxGradDotAVX2(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64,
-	dot float32)
+	dot float32, nonTemporal bool)
 
-// softmaxGradDotNonTemporalAVX2: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before,
-// written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// subWideAVX2: dst[i] = float32(float64(x[i]) - c) for i < n, n a positive multiple of 16. With nonTemporal, dst is
+// aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func softmaxGradDotNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32,
-	sum *float64, dot float32)
-
-// subWideAVX2: dst[i] = float32(float64(x[i]) - c) for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func subWideAVX2(n int, dst *float32, x *float32, c float64)
-
-// subWideNonTemporalAVX2: dst[i] = float32(float64(x[i]) - c), written by non-temporal stores to a dst aligned to 64
-// bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func subWideNonTemporalAVX2(n int, dst *float32, x *float32, c float64)
+func subWideAVX2(n int, dst *float32, x *float32, c float64, nonTemporal bool)
 
 // sumAVX2: sum[i%16] += x[i] for i < n, n a positive multiple of 16.
 //
@@ -351,52 +228,32 @@ func addWideAVX2(n int, sums *float64, x *float32)
 //go:noescape
 func addWide4AVX2(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32)
 
-// normalizeAVX2: dst[i] = (x[i]-m)·s for i < n, n a positive multiple of 16.
+// normalizeAVX2: dst[i] = (x[i]-m)·s for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64
+// bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func normalizeAVX2(n int, dst *float32, x *float32, m float32, s float32)
+func normalizeAVX2(n int, dst *float32, x *float32, m float32, s float32, nonTemporal bool)
 
-// normalizeNonTemporalAVX2: dst[i] = (x[i]-m)·s, written by non-temporal stores to a dst aligned to 64 bytes, for i <
-// n, n a positive multiple of 16.
+// normalizeScaleAVX2: dst[i] = (x[i]-m)·s·w[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned
+// to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func normalizeNonTemporalAVX2(n int, dst *float32, x *float32, m float32, s float32)
+func normalizeScaleAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32, nonTemporal bool)
 
-// normalizeScaleAVX2: dst[i] = (x[i]-m)·s·w[i] for i < n, n a positive multiple of 16.
+// normalizeAffineAVX2: dst[i] = (x[i]-m)·s·w[i] + b[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is
+// aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func normalizeScaleAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
-
-// normalizeScaleNonTemporalAVX2: dst[i] = (x[i]-m)·s·w[i], written by non-temporal stores to a dst aligned to 64 bytes,
-// for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normalizeScaleNonTemporalAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
-
-// normalizeAffineAVX2: dst[i] = (x[i]-m)·s·w[i] + b[i] for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normalizeAffineAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
-
-// normalizeAffineNonTemporalAVX2: dst[i] = (x[i]-m)·s·w[i] + b[i], written by non-temporal stores to a dst aligned to
-// 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normalizeAffineNonTemporalAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+func normalizeAffineAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32,
+	nonTemporal bool)
 
 // normalizeMomentsAVX2: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k for i <
-// n, n a positive multiple of 16.
+// n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but
+// for its end.
 //
 //go:noescape
 func normalizeMomentsAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64,
-	squares *float64, m float32, s float32, k float32)
-
-// normalizeMomentsNonTemporalAVX2: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with
-// k, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normalizeMomentsNonTemporalAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32,
-	sum *float64, squares *float64, m float32, s float32, k float32)
+	squares *float64, m float32, s float32, k float32, nonTemporal bool)
 
 // normSumsAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before for i <
 // n, n a positive multiple of 16.
@@ -418,35 +275,21 @@ func normSumsScaleAVX2(n int, dw *float32, x *float32, dy *float32, w *float32, 
 func normSumsAffineAVX2(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64,
 	inner *float64, m float32, s float32)
 
-// normGradAVX2: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b) for i < n, n a positive multiple of 16.
+// normGradAVX2: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b) for i < n, n a positive multiple of 16. With nonTemporal,
+// dst is aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
 func normGradAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32,
-	f float32)
-
-// normGradNonTemporalAVX2: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b), written by non-temporal stores to a dst aligned
-// to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32,
-	b float32, f float32)
+	f float32, nonTemporal bool)
 
 // normGradSumsAVX2: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with
-// nextM, nextS for i < n, n a positive multiple of 16.
+// nextM, nextS for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes, and written by
+// non-temporal stores but for its end.
 //
 //go:noescape
 func normGradSumsAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32,
 	nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32,
-	f float32, nextM float32, nextS float32)
-
-// normGradSumsNonTemporalAVX2: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX,
-// nextDY, w with nextM, nextS, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive
-// multiple of 16.
-//
-//go:noescape
-func normGradSumsNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32,
-	nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32,
-	f float32, nextM float32, nextS float32)
+	f float32, nextM float32, nextS float32, nonTemporal bool)
 
 // normScaleGradAVX2: dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //
@@ -548,16 +391,11 @@ func dotRowsAVX2(rows int, n int, x *float32, xstride int, y *float32, ystride i
 //go:noescape
 func hideRowsAVX2(rows int, n int, s *float32, stride int, seen int, grow int)
 
-// expAVX512: dst[i] = factor·e^(src[i]-shift) for i < n, n a positive multiple of 16.
+// expAVX512: dst[i] = factor·e^(src[i]-shift) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned
+// to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func expAVX512(n int, dst *float32, src *float32, shift float32, factor float32)
-
-// expNonTemporalAVX512: dst[i] = factor·e^(src[i]-shift), written by non-temporal stores to a dst aligned to 64 bytes,
-// for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func expNonTemporalAVX512(n int, dst *float32, src *float32, shift float32, factor float32)
+func expAVX512(n int, dst *float32, src *float32, shift float32, factor float32, nonTemporal bool)
 
 // expSumAVX512: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before for i < n, n a positive
 // multiple of 16.
@@ -566,90 +404,53 @@ func expNonTemporalAVX512(n int, dst *float32, src *float32, shift float32, fact
 func expSumAVX512(n int, dst *float32, src *float32, sum *float64, shift float32)
 
 // scaleExpSumAVX512: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added
-// before, most[i%16] = max(most[i%16], next[i]), NaN not counting for i < n, n a positive multiple of 16.
+// before, most[i%16] = max(most[i%16], next[i]), NaN not counting for i < n, n a positive multiple of 16. With
+// nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
 func scaleExpSumAVX512(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32,
-	factor float32, shift float32)
-
-// scaleExpSumNonTemporalAVX512: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of
-// them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting, written by non-temporal stores to a dst
-// aligned to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func scaleExpSumNonTemporalAVX512(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64,
-	most *float32, factor float32, shift float32)
+	factor float32, shift float32, nonTemporal bool)
 
 // sumExpAVX512: sum[i%16] += e^(src[i]-shift), four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func sumExpAVX512(n int, src *float32, sum *float64, shift float32)
 
-// logSoftmaxGradAVX512: dst[i] = dy[i] - sum·e^y[i] for i < n, n a positive multiple of 16.
+// logSoftmaxGradAVX512: dst[i] = dy[i] - sum·e^y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is
+// aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func logSoftmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
+func logSoftmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, sum float32, nonTemporal bool)
 
-// logSoftmaxGradNonTemporalAVX512: dst[i] = dy[i] - sum·e^y[i], written by non-temporal stores to a dst aligned to 64
-// bytes, for i < n, n a positive multiple of 16.
+// tanhAVX512: dst[i] = tanh(src[i]) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64
+// bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func logSoftmaxGradNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
+func tanhAVX512(n int, dst *float32, src *float32, nonTemporal bool)
 
-// tanhAVX512: dst[i] = tanh(src[i]) for i < n, n a positive multiple of 16.
+// sigmoidAVX512: dst[i] = 1/(1+e^-src[i]) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to
+// 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func tanhAVX512(n int, dst *float32, src *float32)
+func sigmoidAVX512(n int, dst *float32, src *float32, nonTemporal bool)
 
-// tanhNonTemporalAVX512: dst[i] = tanh(src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for i < n,
-// n a positive multiple of 16.
+// siluAVX512: dst[i] = src[i]/(1+e^-src[i]) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to
+// 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func tanhNonTemporalAVX512(n int, dst *float32, src *float32)
+func siluAVX512(n int, dst *float32, src *float32, nonTemporal bool)
 
-// sigmoidAVX512: dst[i] = 1/(1+e^-src[i]) for i < n, n a positive multiple of 16.
+// siluGradAVX512: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]) for i < n, n a positive multiple of 16. With
+// nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func sigmoidAVX512(n int, dst *float32, src *float32)
+func siluGradAVX512(n int, dst *float32, x *float32, dy *float32, nonTemporal bool)
 
-// sigmoidNonTemporalAVX512: dst[i] = 1/(1+e^-src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for
-// i < n, n a positive multiple of 16.
+// swigluAVX512: dst[i] = gate[i]/(1+e^-gate[i])·up[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is
+// aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func sigmoidNonTemporalAVX512(n int, dst *float32, src *float32)
-
-// siluAVX512: dst[i] = src[i]/(1+e^-src[i]) for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func siluAVX512(n int, dst *float32, src *float32)
-
-// siluNonTemporalAVX512: dst[i] = src[i]/(1+e^-src[i]), written by non-temporal stores to a dst aligned to 64 bytes,
-// for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func siluNonTemporalAVX512(n int, dst *float32, src *float32)
-
-// siluGradAVX512: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]) for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func siluGradAVX512(n int, dst *float32, x *float32, dy *float32)
-
-// siluGradNonTemporalAVX512: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]), written by non-temporal stores to a dst
-// aligned to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func siluGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32)
-
-// swigluAVX512: dst[i] = gate[i]/(1+e^-gate[i])·up[i] for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func swigluAVX512(n int, dst *float32, gate *float32, up *float32)
-
-// swigluNonTemporalAVX512: dst[i] = gate[i]/(1+e^-gate[i])·up[i], written by non-temporal stores to a dst aligned to 64
-// bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func swigluNonTemporalAVX512(n int, dst *float32, gate *float32, up *float32)
+func swigluAVX512(n int, dst *float32, gate *float32, up *float32, nonTemporal bool)
 
 // swigluGradAVX512: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s for i < n,
 // n a positive multiple of 16.
@@ -657,28 +458,18 @@ func swigluNonTemporalAVX512(n int, dst *float32, gate *float32, up *float32)
 //go:noescape
 func swigluGradAVX512(n int, dgate *float32, dup *float32, gate *float32, up *float32, dy *float32)
 
-// geluTanhAVX512: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²) for i < n, n a positive multiple of 16.
+// geluTanhAVX512: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²) for i < n, n a positive multiple of 16. With
+// nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func geluTanhAVX512(n int, dst *float32, src *float32)
-
-// geluTanhNonTemporalAVX512: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²), written by non-temporal stores to a dst
-// aligned to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func geluTanhNonTemporalAVX512(n int, dst *float32, src *float32)
+func geluTanhAVX512(n int, dst *float32, src *float32, nonTemporal bool)
 
 // geluTanhGradAVX512: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a
-// positive multiple of 16.
+// positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but for its
+// end.
 //
 //go:noescape
-func geluTanhGradAVX512(n int, dst *float32, x *float32, dy *float32)
-
-// geluTanhGradNonTemporalAVX512: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²),
-// written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func geluTanhGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32)
+func geluTanhGradAVX512(n int, dst *float32, x *float32, dy *float32, nonTemporal bool)
 
 // geluTanhBothAVX512: y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)
 // for i < n, n a positive multiple of 16.
@@ -686,104 +477,59 @@ func geluTanhGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32)
 //go:noescape
 func geluTanhBothAVX512(n int, y *float32, dst *float32, x *float32, dy *float32)
 
-// geluAVX512: dst[i] = src[i]·Φ(src[i]) for i < n, n a positive multiple of 16.
+// geluAVX512: dst[i] = src[i]·Φ(src[i]) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64
+// bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func geluAVX512(n int, dst *float32, src *float32)
+func geluAVX512(n int, dst *float32, src *float32, nonTemporal bool)
 
-// geluNonTemporalAVX512: dst[i] = src[i]·Φ(src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for i
-// < n, n a positive multiple of 16.
+// geluGradAVX512: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])) for i < n, n a positive multiple of 16. With nonTemporal, dst
+// is aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func geluNonTemporalAVX512(n int, dst *float32, src *float32)
+func geluGradAVX512(n int, dst *float32, x *float32, dy *float32, nonTemporal bool)
 
-// geluGradAVX512: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])) for i < n, n a positive multiple of 16.
+// addAVX512: dst[i] = x[i] + y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func geluGradAVX512(n int, dst *float32, x *float32, dy *float32)
+func addAVX512(n int, dst *float32, x *float32, y *float32, nonTemporal bool)
 
-// geluGradNonTemporalAVX512: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])), written by non-temporal stores to a dst aligned to
-// 64 bytes, for i < n, n a positive multiple of 16.
+// subAVX512: dst[i] = x[i] - y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func geluGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32)
+func subAVX512(n int, dst *float32, x *float32, y *float32, nonTemporal bool)
 
-// addAVX512: dst[i] = x[i] + y[i] for i < n, n a positive multiple of 16.
+// mulAVX512: dst[i] = x[i] · y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func addAVX512(n int, dst *float32, x *float32, y *float32)
+func mulAVX512(n int, dst *float32, x *float32, y *float32, nonTemporal bool)
 
-// addNonTemporalAVX512: dst[i] = x[i] + y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
-// a positive multiple of 16.
+// divAVX512: dst[i] = x[i] / y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func addNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
+func divAVX512(n int, dst *float32, x *float32, y *float32, nonTemporal bool)
 
-// subAVX512: dst[i] = x[i] - y[i] for i < n, n a positive multiple of 16.
+// axpbyAVX512: dst[i] = a·x[i] + b·y[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64
+// bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func subAVX512(n int, dst *float32, x *float32, y *float32)
+func axpbyAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32, nonTemporal bool)
 
-// subNonTemporalAVX512: dst[i] = x[i] - y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
-// a positive multiple of 16.
+// affineAVX512: dst[i] = a·x[i] + b for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64
+// bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func subNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
+func affineAVX512(n int, dst *float32, x *float32, a float32, b float32, nonTemporal bool)
 
-// mulAVX512: dst[i] = x[i] · y[i] for i < n, n a positive multiple of 16.
+// scaleAVX512: dst[i] = a·x[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes,
+// and written by non-temporal stores but for its end.
 //
 //go:noescape
-func mulAVX512(n int, dst *float32, x *float32, y *float32)
-
-// mulNonTemporalAVX512: dst[i] = x[i] · y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
-// a positive multiple of 16.
-//
-//go:noescape
-func mulNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
-
-// divAVX512: dst[i] = x[i] / y[i] for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func divAVX512(n int, dst *float32, x *float32, y *float32)
-
-// divNonTemporalAVX512: dst[i] = x[i] / y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
-// a positive multiple of 16.
-//
-//go:noescape
-func divNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
-
-// axpbyAVX512: dst[i] = a·x[i] + b·y[i] for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func axpbyAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
-
-// axpbyNonTemporalAVX512: dst[i] = a·x[i] + b·y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i
-// < n, n a positive multiple of 16.
-//
-//go:noescape
-func axpbyNonTemporalAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
-
-// affineAVX512: dst[i] = a·x[i] + b for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func affineAVX512(n int, dst *float32, x *float32, a float32, b float32)
-
-// affineNonTemporalAVX512: dst[i] = a·x[i] + b, written by non-temporal stores to a dst aligned to 64 bytes, for i < n,
-// n a positive multiple of 16.
-//
-//go:noescape
-func affineNonTemporalAVX512(n int, dst *float32, x *float32, a float32, b float32)
-
-// scaleAVX512: dst[i] = a·x[i] for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func scaleAVX512(n int, dst *float32, x *float32, a float32)
-
-// scaleNonTemporalAVX512: dst[i] = a·x[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
-// positive multiple of 16.
-//
-//go:noescape
-func scaleNonTemporalAVX512(n int, dst *float32, x *float32, a float32)
+func scaleAVX512(n int, dst *float32, x *float32, a float32, nonTemporal bool)
 
 // rotateAVX512: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i]) for i < n, n a
 // positive multiple of 16.
@@ -791,63 +537,37 @@ func scaleNonTemporalAVX512(n int, dst *float32, x *float32, a float32)
 //go:noescape
 func rotateAVX512(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32)
 
-// reluAVX512: dst[i] = max(x[i], 0) for i < n, n a positive multiple of 16.
+// reluAVX512: dst[i] = max(x[i], 0) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64
+// bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func reluAVX512(n int, dst *float32, x *float32)
+func reluAVX512(n int, dst *float32, x *float32, nonTemporal bool)
 
-// reluNonTemporalAVX512: dst[i] = max(x[i], 0), written by non-temporal stores to a dst aligned to 64 bytes, for i < n,
-// n a positive multiple of 16.
+// reluGradAVX512: dst[i] = dy[i] where y[i] > 0, else 0 for i < n, n a positive multiple of 16. With nonTemporal, dst
+// is aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func reluNonTemporalAVX512(n int, dst *float32, x *float32)
+func reluGradAVX512(n int, dst *float32, y *float32, dy *float32, nonTemporal bool)
 
-// reluGradAVX512: dst[i] = dy[i] where y[i] > 0, else 0 for i < n, n a positive multiple of 16.
+// softmaxGradAVX512: dst[i] = y[i]·(dy[i]-dot) for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned
+// to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func reluGradAVX512(n int, dst *float32, y *float32, dy *float32)
-
-// reluGradNonTemporalAVX512: dst[i] = dy[i] where y[i] > 0, else 0, written by non-temporal stores to a dst aligned to
-// 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func reluGradNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32)
-
-// softmaxGradAVX512: dst[i] = y[i]·(dy[i]-dot) for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func softmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
-
-// softmaxGradNonTemporalAVX512: dst[i] = y[i]·(dy[i]-dot), written by non-temporal stores to a dst aligned to 64 bytes,
-// for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func softmaxGradNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
+func softmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, dot float32, nonTemporal bool)
 
 // softmaxGradDotAVX512: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before for i <
-// n, n a positive multiple of 16.
+// n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but
+// for its end.
 //
 //go:noescape
 func softmaxGradDotAVX512(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64,
-	dot float32)
+	dot float32, nonTemporal bool)
 
-// softmaxGradDotNonTemporalAVX512: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added
-// before, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// subWideAVX512: dst[i] = float32(float64(x[i]) - c) for i < n, n a positive multiple of 16. With nonTemporal, dst is
+// aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func softmaxGradDotNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32,
-	sum *float64, dot float32)
-
-// subWideAVX512: dst[i] = float32(float64(x[i]) - c) for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func subWideAVX512(n int, dst *float32, x *float32, c float64)
-
-// subWideNonTemporalAVX512: dst[i] = float32(float64(x[i]) - c), written by non-temporal stores to a dst aligned to 64
-// bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func subWideNonTemporalAVX512(n int, dst *float32, x *float32, c float64)
+func subWideAVX512(n int, dst *float32, x *float32, c float64, nonTemporal bool)
 
 // sumAVX512: sum[i%16] += x[i] for i < n, n a positive multiple of 16.
 //
@@ -895,52 +615,32 @@ func addWideAVX512(n int, sums *float64, x *float32)
 //go:noescape
 func addWide4AVX512(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32)
 
-// normalizeAVX512: dst[i] = (x[i]-m)·s for i < n, n a positive multiple of 16.
+// normalizeAVX512: dst[i] = (x[i]-m)·s for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64
+// bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func normalizeAVX512(n int, dst *float32, x *float32, m float32, s float32)
+func normalizeAVX512(n int, dst *float32, x *float32, m float32, s float32, nonTemporal bool)
 
-// normalizeNonTemporalAVX512: dst[i] = (x[i]-m)·s, written by non-temporal stores to a dst aligned to 64 bytes, for i <
-// n, n a positive multiple of 16.
+// normalizeScaleAVX512: dst[i] = (x[i]-m)·s·w[i] for i < n, n a positive multiple of 16. With nonTemporal, dst is
+// aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func normalizeNonTemporalAVX512(n int, dst *float32, x *float32, m float32, s float32)
+func normalizeScaleAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32, nonTemporal bool)
 
-// normalizeScaleAVX512: dst[i] = (x[i]-m)·s·w[i] for i < n, n a positive multiple of 16.
+// normalizeAffineAVX512: dst[i] = (x[i]-m)·s·w[i] + b[i] for i < n, n a positive multiple of 16. With nonTemporal, dst
+// is aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
-func normalizeScaleAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
-
-// normalizeScaleNonTemporalAVX512: dst[i] = (x[i]-m)·s·w[i], written by non-temporal stores to a dst aligned to 64
-// bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normalizeScaleNonTemporalAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
-
-// normalizeAffineAVX512: dst[i] = (x[i]-m)·s·w[i] + b[i] for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normalizeAffineAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
-
-// normalizeAffineNonTemporalAVX512: dst[i] = (x[i]-m)·s·w[i] + b[i], written by non-temporal stores to a dst aligned to
-// 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normalizeAffineNonTemporalAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+func normalizeAffineAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32,
+	nonTemporal bool)
 
 // normalizeMomentsAVX512: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k for i
-// < n, n a positive multiple of 16.
+// < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores
+// but for its end.
 //
 //go:noescape
 func normalizeMomentsAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64,
-	squares *float64, m float32, s float32, k float32)
-
-// normalizeMomentsNonTemporalAVX512: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares
-// with k, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normalizeMomentsNonTemporalAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32,
-	sum *float64, squares *float64, m float32, s float32, k float32)
+	squares *float64, m float32, s float32, k float32, nonTemporal bool)
 
 // normSumsAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before for i <
 // n, n a positive multiple of 16.
@@ -962,35 +662,21 @@ func normSumsScaleAVX512(n int, dw *float32, x *float32, dy *float32, w *float32
 func normSumsAffineAVX512(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64,
 	inner *float64, m float32, s float32)
 
-// normGradAVX512: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b) for i < n, n a positive multiple of 16.
+// normGradAVX512: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b) for i < n, n a positive multiple of 16. With nonTemporal,
+// dst is aligned to 64 bytes, and written by non-temporal stores but for its end.
 //
 //go:noescape
 func normGradAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32,
-	b float32, f float32)
-
-// normGradNonTemporalAVX512: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b), written by non-temporal stores to a dst
-// aligned to 64 bytes, for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32,
-	a float32, b float32, f float32)
+	b float32, f float32, nonTemporal bool)
 
 // normGradSumsAVX512: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with
-// nextM, nextS for i < n, n a positive multiple of 16.
+// nextM, nextS for i < n, n a positive multiple of 16. With nonTemporal, dst is aligned to 64 bytes, and written by
+// non-temporal stores but for its end.
 //
 //go:noescape
 func normGradSumsAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32,
 	nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32,
-	f float32, nextM float32, nextS float32)
-
-// normGradSumsNonTemporalAVX512: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX,
-// nextDY, w with nextM, nextS, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive
-// multiple of 16.
-//
-//go:noescape
-func normGradSumsNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32,
-	nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32,
-	f float32, nextM float32, nextS float32)
+	f float32, nextM float32, nextS float32, nonTemporal bool)
 
 // normScaleGradAVX512: dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
 )
 
-// nonTemporalKernels are the kernels with a version that writes by non-temporal stores. Long results take it:
+// nonTemporalKernels are the kernels that can write by non-temporal stores. Long results are written so:
 // TestNonTemporalStores.
 var nonTemporalKernels = map[string]any{
 	"add": addVector, "affine": affineVector, "axpby": axpbyVector, "div": divVector, "exp": expVector,
@@ -29,7 +29,7 @@ var nonTemporalKernels = map[string]any{
 	"tanh": tanhVector,
 }
 
-// TestNonTemporalKernels calls both versions of a kernel on a few blocks: they write the same.
+// TestNonTemporalKernels calls kernels with either kind of stores on a few blocks: they write the same.
 func TestNonTemporalKernels(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
 		for name, kernel := range nonTemporalKernels {

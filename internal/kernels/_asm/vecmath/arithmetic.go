@@ -152,6 +152,7 @@ func (g *generator) sums() {
 	g.kernel("rowDot", "sum[i%16] += x[i]·y[i], four of them added before", params(streams("x", "y"), sums("sum")),
 		func(l *loop) (step, end func()) {
 			sum := l.gather("sum")
+			l.short = true
 			return func() {
 				x := l.load("x")
 				l.VMULPS(l.at("y", 0), x, x)
@@ -161,6 +162,7 @@ func (g *generator) sums() {
 	g.kernel("rowSquares", "sum[i%16] += x[i]², four of them added before", params(streams("x"), sums("sum")),
 		func(l *loop) (step, end func()) {
 			sum, prefetch := l.gather("sum"), l.prefetchRow(10240, "x")
+			l.short = true
 			return func() {
 				prefetch()
 				sum.add(l.squareOf(l.load("x")))
@@ -170,6 +172,7 @@ func (g *generator) sums() {
 		params(streams("x"), sums("sum", "squares"), scalars("k")),
 		func(l *loop) (step, end func()) {
 			sum, squares, k, prefetch := l.gather("sum"), l.gather("squares"), l.scalar("k"), l.prefetchRow(10240, "x")
+			l.short = true
 			return func() {
 					prefetch()
 					x := l.load("x")

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/mmcloughlin/avo/attr"
 	"github.com/mmcloughlin/avo/build"
@@ -46,7 +47,7 @@ var (
 
 func bitsOf(x float32) uint32 { return math.Float32bits(x) }
 
-// constants hands out memory operands that hold one number in all 16 lanes.
+// constants hands out memory operands that hold one number in 8 lanes, which suffices for 16: see broadcast.
 type constants struct {
 	context *build.Context
 	known   map[uint32]operand.Mem
@@ -62,24 +63,29 @@ func (t *constants) bits(pattern uint32) operand.Mem {
 	if m, ok := t.known[pattern]; ok {
 		return m
 	}
-	m := t.context.StaticGlobal(fmt.Sprintf("x%08x", pattern))
+	t.known[pattern] = t.global(fmt.Sprintf("x%08x", pattern), slices.Repeat([]uint32{pattern}, 8))
+	return t.known[pattern]
+}
+
+// global defines words of 32 bits, an even number, and returns their operand.
+func (t *constants) global(name string, words []uint32) operand.Mem {
+	m := t.context.StaticGlobal(name)
 	t.context.DataAttributes(attr.RODATA | attr.NOPTR)
-	for range 16 {
-		t.context.AppendDatum(operand.U32(pattern))
+	for i := 0; i < len(words); i += 2 {
+		t.context.AppendDatum(operand.U64(uint64(words[i+1])<<32 | uint64(words[i])))
 	}
-	t.known[pattern] = m
 	return m
 }
 
-// eighths returns the operand for 2^(j/8), j = 0 … 7, twice.
+// eighths returns the operand for 2^(j/8), j = 0 … 7.
 func (t *constants) eighths() operand.Mem {
 	const name = "eighths"
 	if _, ok := t.tables[name]; !ok {
-		t.tables[name] = t.context.StaticGlobal(name)
-		t.context.DataAttributes(attr.RODATA | attr.NOPTR)
-		for j := range 16 {
-			t.context.AppendDatum(operand.F32(math.Exp2(float64(j%8) / 8)))
+		var words []uint32
+		for j := range 8 {
+			words = append(words, bitsOf(float32(math.Exp2(float64(j)/8))))
 		}
+		t.tables[name] = t.global(name, words)
 	}
 	return t.tables[name]
 }
@@ -90,13 +96,12 @@ func (t *constants) listed(name string, p *pieces) operand.Mem {
 	if m, ok := t.tables[name]; ok {
 		return m
 	}
-	m := t.context.StaticGlobal(name)
-	t.context.DataAttributes(attr.RODATA | attr.NOPTR)
+	var words []uint32
 	for _, row := range p {
 		for _, c := range row {
-			t.context.AppendDatum(operand.F32(c))
+			words = append(words, bitsOf(c))
 		}
 	}
-	t.tables[name] = m
-	return m
+	t.tables[name] = t.global(name, words)
+	return t.tables[name]
 }

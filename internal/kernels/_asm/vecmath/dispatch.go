@@ -33,7 +33,7 @@ func dispatchers(kernels []kernel) (amd64, portable []byte, err error) {
 		}
 		list := strings.Join(arguments, ", ")
 		if k.nonTemporal {
-			signature = strings.Replace(signature, ") int", ", nonTemporal bool) int", 1)
+			list += ", nonTemporal"
 			doc += "// nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of the " +
 				"operands.\n"
 		}
@@ -42,14 +42,9 @@ func dispatchers(kernels []kernel) (amd64, portable []byte, err error) {
 		if k.nonTemporal {
 			fmt.Fprintf(&a, "nonTemporal = nonTemporal && separate(dst, %s)\n", strings.Join(others, ", "))
 		}
-		fmt.Fprintf(&a, "\tfor done := 0; done < n; done += stretch {\n\t\tcount := min(stretch, "+
-			"n-done)\n\t\tswitch {\n")
-		if k.nonTemporal {
-			fmt.Fprintf(&a, "case nonTemporal && variant == kernels.AVX512:\n%sNonTemporalAVX512(count, %s)\n"+
-				"case nonTemporal:\n%sNonTemporalAVX2(count, %s)\n", k.name, list, k.name, list)
-		}
-		fmt.Fprintf(&a, "case variant == kernels.AVX512:\n%sAVX512(count, %s)\ndefault:\n%sAVX2(count, "+
-			"%s)\n}\n}\nreturn n\n}\n", k.name, list, k.name, list)
+		fmt.Fprintf(&a, "for done := 0; done < n; done += stretch {\ncount := min(stretch, n-done)\n"+
+			"if variant == kernels.AVX512 {\n%sAVX512(count, %s)\n} else {\n%sAVX2(count, %s)\n}\n}\nreturn n\n}\n",
+			k.name, list, k.name, list)
 		var blanks []string
 		for _, q := range k.params {
 			blanks = append(blanks, strings.Replace(q.declaration(), q.name, "_", 1))

@@ -11,9 +11,20 @@ import (
 const nearest = operand.U8(8)
 
 // limits are the registers with the range of exponential.
-type limits struct{ high, low reg.VecVirtual }
+type limits struct {
+	high, low reg.VecVirtual
+	powers    operand.Op // 2^(j/8), j = 0 … 7, with 512 bits twice
+}
 
-func (g *generator) limits() limits { return limits{g.constant(expHigh), g.constant(expLow)} }
+func (g *generator) limits() limits {
+	l := limits{high: g.constant(expHigh), low: g.constant(expLow), powers: g.eighths()}
+	if g.wide() {
+		powers := g.register()
+		g.VBROADCASTF32X8(g.eighths(), powers)
+		l.powers = powers
+	}
+	return l
+}
 
 // clamp emits low ≤ x ≤ high in place. A NaN survives, since VMINPS and VMAXPS return their first operand in Go's order
 // if any is NaN.
@@ -28,7 +39,7 @@ func (g *generator) exponential(x reg.VecVirtual, l limits) reg.VecVirtual {
 	g.clamp(x, l)
 	n, power := g.constant(expMagic), g.register()
 	g.VFMADD231PS(g.number(log2e), x, n)
-	g.VPERMPS(g.eighths(), n, power)
+	g.VPERMPS(l.powers, n, power)
 	g.VSUBPS(g.number(expMagic), n, n)
 	g.VFNMADD231PS(g.number(ln2High), n, x)
 	g.VFNMADD231PS(g.number(ln2Low), n, x)
@@ -291,7 +302,7 @@ func (g *generator) activations() {
 		"dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)",
 		streams("dst", "x", "dy"),
 		func(l *loop) (step, end func()) {
-			lim, flat := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}
+			lim, flat := l.limits(), limits{high: l.constant(geluFlat), low: l.constant(-geluFlat)}
 			one, prefetch := l.neededConstant(1), l.prefetchFar(3072, "x", "dy")
 			return func() {
 				prefetch()
@@ -314,7 +325,7 @@ func (g *generator) activations() {
 	g.kernel("geluTanhBoth", "y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = "+
 		"x[i](a+b·x[i]²)", streams("y", "dst", "x", "dy"),
 		func(l *loop) (step, end func()) {
-			lim, flat, one, most := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.constant(1),
+			lim, flat, one, most := l.limits(), limits{high: l.constant(geluFlat), low: l.constant(-geluFlat)}, l.constant(1),
 				l.constant(finite)
 			return func() {
 				x := l.load("x")

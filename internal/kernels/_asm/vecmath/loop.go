@@ -72,7 +72,7 @@ type kernel struct {
 	name    string
 	formula string
 	params  []param
-	// nonTemporal is set if there is a second version that writes dst by non-temporal stores.
+	// nonTemporal is set if a last parameter of that name says whether dst is written by non-temporal stores.
 	nonTemporal bool
 }
 
@@ -81,6 +81,9 @@ func (k kernel) declarations() string {
 	list := []string{"n int"}
 	for _, p := range k.params {
 		list = append(list, p.declaration())
+	}
+	if k.nonTemporal {
+		list = append(list, "nonTemporal bool")
 	}
 	return strings.Join(list, ", ")
 }
@@ -91,6 +94,7 @@ type generator struct {
 	*constants
 	lanes   int
 	emitted []kernel
+	ways    ways
 	flight  int // vectors whose instructions a turn of the loop takes in turns; 0: none
 }
 
@@ -106,7 +110,9 @@ func (g *generator) suffix() string {
 // loop is the kernel that is being emitted.
 type loop struct {
 	*generator
-	nonTemporal bool // dst is written by non-temporal stores
+	function    string
+	nonTemporal bool          // the turn's dst may be written by non-temporal stores
+	way         reg.GPVirtual // whether it is
 	known       map[string]param
 	pointers    map[string]reg.GPVirtual
 	index       reg.GPVirtual
@@ -115,51 +121,52 @@ type loop struct {
 	rare        *rare
 	blocks      int // of a turn; 0: as many as the flight has
 	gathered    []*gathered
+	short       bool // the step is short: see looped
 }
 
-// rare is another way to do a turn, and the test that chooses it: it leaves the zero flag clear if the turn's vectors
-// need it.
+// rare is another way to do a block, and the test that chooses it for the first block of a turn: it leaves the zero flag
+// clear if any of the turn's vectors need it.
 type rare struct {
-	test   func(vectors int)
-	step   func()
-	places []func() // what emits it for each turn, behind the function's end
+	test func(vectors int)
+	step func()
 }
 
 // kernel emits a loop over n elements, n a positive multiple of 16. body loads what stays in registers and returns what
 // is emitted per part of a block, and at the end (may be nil).
 func (g *generator) kernel(name, formula string, ps []param, body func(l *loop) (step, end func())) {
-	k := kernel{name, formula, ps, false}
-	g.emitted = append(g.emitted, k)
-	g.version(k, "", false, body)
+	g.emit(kernel{name, formula, ps, false}, body)
 }
 
-// nonTemporalKernel is kernel with a second version that writes dst by non-temporal stores.
+// nonTemporalKernel is kernel with a parameter that makes it write dst by non-temporal stores.
 func (g *generator) nonTemporalKernel(name, formula string, ps []param, body func(l *loop) (step, end func())) {
-	k := kernel{name, formula, ps, true}
-	g.emitted = append(g.emitted, k)
-	g.version(k, "", false, body)
-	g.version(k, "NonTemporal", true, body)
+	g.emit(kernel{name, formula, ps, true}, body)
 }
 
-// version emits a kernel that writes dst in the one way or the other.
-func (g *generator) version(k kernel, way string, nonTemporal bool, body func(l *loop) (step, end func())) {
-	name, formula, ps := k.name+way, k.formula, k.params
-	if nonTemporal {
-		formula += ", written by non-temporal stores to a dst aligned to 64 bytes,"
+func (g *generator) emit(k kernel, body func(l *loop) (step, end func())) {
+	g.emitted = append(g.emitted, k)
+	name := k.name + g.suffix()
+	g.Function(name)
+	doc := fmt.Sprintf("%s: %s for i < n, n a positive multiple of %d.", name, k.formula, block)
+	if k.nonTemporal {
+		doc += " With nonTemporal, dst is aligned to 64 bytes, and written by non-temporal stores but for its end."
 	}
-	g.Function(name + g.suffix())
-	g.Doc(fmt.Sprintf("%s%s: %s for i < n, n a positive multiple of %d.", name, g.suffix(), formula, block))
+	g.Doc(doc)
 	g.Pragma("noescape")
 	g.SignatureExpr("func(" + k.declarations() + ")")
-	l := &loop{generator: g, nonTemporal: nonTemporal, known: map[string]param{}, pointers: map[string]reg.GPVirtual{}}
+	l := &loop{generator: g, function: name, nonTemporal: k.nonTemporal, known: map[string]param{},
+		pointers: map[string]reg.GPVirtual{}}
 	n := g.GP64()
 	g.Load(g.Param("n"), n)
-	for _, p := range ps {
+	for _, p := range k.params {
 		l.known[p.name] = p
 		if p.kind != scalar {
 			l.pointers[p.name] = g.GP64()
 			g.Load(g.Param(p.name), l.pointers[p.name])
 		}
+	}
+	if k.nonTemporal {
+		l.way = g.GP32()
+		g.Load(g.Param("nonTemporal"), l.way)
 	}
 	step, end := body(l)
 	l.walk(n, step)
@@ -169,9 +176,11 @@ func (g *generator) version(k kernel, way string, nonTemporal bool, body func(l 
 	g.VZEROUPPER()
 	g.RET()
 	if l.rare != nil {
-		for _, emit := range l.rare.places {
-			emit()
-		}
+		l.Label("rare")
+		l.part, l.nonTemporal = 0, false
+		l.rare.step()
+		l.advance(1)
+		l.JMP(operand.LabelRef("check"))
 	}
 }
 
@@ -179,6 +188,22 @@ func (g *generator) version(k kernel, way string, nonTemporal bool, body func(l 
 func (l *loop) walk(n reg.GPVirtual, step func()) {
 	l.index = l.GP64()
 	l.XORQ(l.index, l.index)
+	if l.nonTemporal && l.flight == 0 && len(l.gathered) == 0 { // too short a turn for a test
+		l.TESTL(l.way, l.way)
+		l.JE(operand.LabelRef("loop"))
+		l.turn("nonTemporal", 1, step)
+		l.CMPQ(l.index, n)
+		l.JL(operand.LabelRef("nonTemporal"))
+		l.JMP(operand.LabelRef("end"))
+		l.nonTemporal = false
+	}
+	if l.nonTemporal {
+		l.ways[l.function] = l.way
+	}
+	if l.looped() {
+		l.walkGathered(n, step)
+		return
+	}
 	blocks := l.blocks
 	if blocks == 0 {
 		blocks = l.flight * l.lanes / block
@@ -189,16 +214,48 @@ func (l *loop) walk(n reg.GPVirtual, step func()) {
 		l.SUBQ(operand.U32(blocks*block), last)
 		l.JL(operand.LabelRef("rest"))
 		l.turn("flight", blocks, step)
+		if l.rare != nil {
+			l.Label("check")
+		}
 		l.CMPQ(l.index, last)
 		l.JLE(operand.LabelRef("flight"))
 		l.Label("rest")
 		l.CMPQ(l.index, n)
 		l.JGE(operand.LabelRef("end"))
+		l.nonTemporal = false
 	}
 	l.turn("loop", 1, step)
 	l.CMPQ(l.index, n)
 	l.JL(operand.LabelRef("loop"))
 	l.Label("end")
+}
+
+// looped says whether a loop in the loop does the blocks of a turn that gathers, whose step then exists once. It costs
+// a few hundredths with 256 bits, where a block is two vectors, but a tenth with 512 or where a step is short.
+func (l *loop) looped() bool { return len(l.gathered) > 0 && !l.wide() && !l.short }
+
+// walkGathered emits the loop whose turns end with what is gathered of several blocks, or of one where fewer are left.
+func (l *loop) walkGathered(n reg.GPVirtual, step func()) {
+	until := l.GP64()
+	l.Label("gather")
+	l.LEAQ(operand.Mem{Base: l.index, Disp: several * block}, until)
+	l.CMPQ(until, n)
+	l.JLE(operand.LabelRef("several"))
+	l.LEAQ(operand.Mem{Base: l.index, Disp: block}, until)
+	l.Label("several")
+	for _, g := range l.gathered {
+		for _, v := range g.turn {
+			l.VXORPS(v, v, v)
+		}
+	}
+	l.turn("loop", 1, step)
+	l.CMPQ(l.index, until)
+	l.JL(operand.LabelRef("loop"))
+	for _, g := range l.gathered {
+		g.widen()
+	}
+	l.CMPQ(l.index, n)
+	l.JL(operand.LabelRef("gather"))
 }
 
 // turn emits a turn of the loop over so many blocks. What it emits for each vector is taken in turns afterwards (see
@@ -207,7 +264,8 @@ func (l *loop) turn(label string, blocks int, step func()) {
 	l.Label(label)
 	vectors := blocks * block / l.lanes
 	if l.rare != nil {
-		l.rarely(label, vectors)
+		l.rare.test(vectors)
+		l.JNE(operand.LabelRef("rare"))
 	}
 	for l.part = range vectors {
 		if l.flight > 0 {
@@ -218,29 +276,19 @@ func (l *loop) turn(label string, blocks int, step func()) {
 			l.Comment(endMark)
 		}
 	}
-	for _, g := range l.gathered {
-		g.widen()
+	if !l.looped() {
+		for _, g := range l.gathered {
+			g.widen()
+		}
 	}
-	if l.rare != nil {
-		l.Label(label + "Done")
-	}
-	l.ADDQ(operand.U32(blocks*block), l.index)
-	for _, further := range l.requests {
-		l.ADDQ(operand.U32(blocks*block), further)
-	}
+	l.advance(blocks)
 }
 
-// rarely emits the test of a turn's vectors, and notes what is to do for one where it holds.
-func (l *loop) rarely(label string, vectors int) {
-	l.rare.test(vectors)
-	l.JNE(operand.LabelRef(label + "Rare"))
-	l.rare.places = append(l.rare.places, func() {
-		l.Label(label + "Rare")
-		for l.part = range vectors {
-			l.rare.step()
-		}
-		l.JMP(operand.LabelRef(label + "Done"))
-	})
+// advance emits the step to the blocks after so many.
+func (l *loop) advance(blocks int) {
+	for _, index := range append([]reg.GPVirtual{l.index}, l.requests...) {
+		l.ADDQ(operand.U32(blocks*block), index)
+	}
 }
 
 // register returns a fresh vector register.
@@ -319,7 +367,7 @@ func (l *loop) load(name string) reg.VecVirtual {
 	return v
 }
 
-// store writes the part's elements of a float32 stream.
+// store writes the part's elements of a float32 stream. A non-temporal store is one of either kind: see choose.
 func (l *loop) store(v reg.VecVirtual, name string) {
 	if l.nonTemporal && name == "dst" {
 		l.VMOVNTPS(v, l.at(name, 0))
@@ -494,7 +542,7 @@ func (l *loop) gather(name string) *gathered {
 // add adds the part's numbers to those of the turn.
 func (g *gathered) add(v reg.VecVirtual) {
 	sum := g.turn[g.part%len(g.turn)]
-	if g.part < len(g.turn) {
+	if !g.looped() && g.part < len(g.turn) {
 		g.VMOVUPS(v, sum)
 		return
 	}

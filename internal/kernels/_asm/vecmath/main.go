@@ -19,8 +19,9 @@ func generate(dir string) error {
 	file := assemble.New("vecmath")
 	table := newConstants(file.Context)
 	var emitted []kernel
+	chosen := ways{}
 	for _, lanes := range []int{8, 16} {
-		g := &generator{Context: file.Context, constants: table, lanes: lanes}
+		g := &generator{Context: file.Context, constants: table, lanes: lanes, ways: chosen}
 		g.flight = lanes / 4 // as many as the registers hold
 		g.exponentials()
 		g.activations()
@@ -35,7 +36,7 @@ func generate(dir string) error {
 		g.attention()
 		emitted = g.emitted
 	}
-	file.Before = []func(*ir.File) error{interleave, broadcast}
+	file.Before = []func(*ir.File) error{interleave, chosen.choose, broadcast, alignShort}
 	if err := file.Write(dir, "kernels"); err != nil {
 		return err
 	}

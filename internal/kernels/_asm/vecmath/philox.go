@@ -14,6 +14,7 @@ import (
 const (
 	philoxM0, philoxM1 = 0xD2511F53, 0xCD9E8D57
 	philoxW0, philoxW1 = 0x9E3779B9, 0xBB67AE85
+	philoxRounds       = 10
 )
 
 // order returns the memory operand with the numbers of the blocks in the lanes: lane 4q+i has block i·lanes/4 + q, so
@@ -49,17 +50,16 @@ func (g *generator) philox() {
 			return func() {
 				x := [4]reg.VecVirtual{l.copied(c0), l.copied(rest["c1"]), l.copied(rest["c2"]), l.copied(rest["c3"])}
 				k := [2]reg.VecVirtual{l.copied(rest["k0"]), l.copied(rest["k1"])}
-				for round := range 10 {
-					if round > 0 {
-						l.VPADDD(l.bits(philoxW0), k[0], k[0])
-						l.VPADDD(l.bits(philoxW1), k[1], k[1])
-					}
-					high0, low0 := l.product(x[0], philoxM0, odd)
-					high1, low1 := l.product(x[2], philoxM1, odd)
-					l.xor3(high1, x[1], k[0])
-					l.xor3(high0, x[3], k[1])
-					x = [4]reg.VecVirtual{high1, low1, high0, low0}
+				y, pairs, again := [4]reg.VecVirtual{}, l.GP32(), fmt.Sprint("rounds", l.part)
+				for i := range y {
+					y[i] = l.register()
 				}
+				l.MOVL(operand.U32(philoxRounds/2), pairs)
+				l.Label(again)
+				l.round(x, y, k, odd)
+				l.round(y, x, k, odd)
+				l.DECL(pairs)
+				l.JNE(operand.LabelRef(again))
 				l.storeBlocks(x)
 				l.VPADDD(l.bits(uint32(l.lanes)), c0, c0)
 			}, nil
@@ -107,10 +107,19 @@ func (g *generator) copied(x reg.VecVirtual) reg.VecVirtual {
 	return y
 }
 
+// round emits a round from x to y, and the keys of the next one.
+func (l *loop) round(x, y [4]reg.VecVirtual, k [2]reg.VecVirtual, odd reg.OpmaskVirtual) {
+	l.product(x[0], philoxM0, odd, y[2], y[3])
+	l.product(x[2], philoxM1, odd, y[0], y[1])
+	l.xor3(y[0], x[1], k[0])
+	l.xor3(y[2], x[3], k[1])
+	l.VPADDD(l.bits(philoxW0), k[0], k[0])
+	l.VPADDD(l.bits(philoxW1), k[1], k[1])
+}
+
 // product emits the upper and lower words of x·m.
-func (l *loop) product(x reg.VecVirtual, m uint32, odd reg.OpmaskVirtual) (high, low reg.VecVirtual) {
+func (l *loop) product(x reg.VecVirtual, m uint32, odd reg.OpmaskVirtual, high, low reg.VecVirtual) {
 	even, shifted := l.register(), l.register()
-	high, low = l.register(), l.register()
 	l.VPSRLQ(operand.Imm(32), x, shifted)
 	l.VPMULUDQ(l.bits(m), x, even)
 	l.VPMULUDQ(l.bits(m), shifted, shifted) // of the odd lanes
@@ -123,7 +132,6 @@ func (l *loop) product(x reg.VecVirtual, m uint32, odd reg.OpmaskVirtual) (high,
 		l.VPBLENDD(operand.U8(0xAA), shifted, high, high)
 		l.VPBLENDD(operand.U8(0xAA), low, even, low)
 	}
-	return high, low
 }
 
 // xor3 emits x ^= y ^ z.
