@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/lockstep-ml/lockstep/accelerate/cp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
@@ -102,10 +100,6 @@ type plan struct {
 	training     bool
 }
 
-// spareProcessor gives the goroutines that move messages a processor of Go's scheduler beside those that compute.
-// Without one, a process on one core would move messages only between kernels.
-var spareProcessor = sync.OnceFunc(func() { runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1) })
-
 // New makes a pipeline. It is collective. The schedule is validated, with its messages and without, and simulated.
 func New(cfg Config) (*Pipeline, error) {
 	p, err := newPipeline(cfg)
@@ -131,7 +125,7 @@ func newPipeline(cfg Config) (*Pipeline, error) {
 	if err := errors.Join(CheckParts(cfg.Model), s.Validate()); err != nil {
 		return nil, err
 	}
-	spareProcessor()
+	comm.SpareProcessor()
 	p := &Pipeline{cfg: cfg, rank: cfg.Group.Rank(), root: cfg.Job.Ctx.NoGrad(),
 		stages: make([]*stage, len(cfg.Stages)), known: map[string]flow{}, plans: map[plan]*step{}, records: &records{}}
 	if err := p.tie(); err != nil {
