@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
 	"github.com/lockstep-ml/lockstep/bench/internal/workers"
@@ -32,7 +33,19 @@ const (
 func alone(name string) bool { return strings.TrimPrefix(name, "torch-") == one || name == inParts }
 
 // whole reports whether a contender has no stages.
-func whole(name string) bool { return alone(name) || strings.TrimPrefix(name, "torch-") == divided }
+func whole(name string) bool {
+	return alone(name) || strings.TrimPrefix(name, "torch-") == divided || methodOf(name) != nil
+}
+
+// methodOf is how the ranks of a contender attend to the tokens of others; nil: each has all tokens.
+func methodOf(name string) *cp.Method {
+	for _, m := range []*cp.Method{cp.Gather, cp.Ulysses, cp.Ring} {
+		if name == "cp-"+m.String() {
+			return m
+		}
+	}
+	return nil
+}
 
 // schedule is that of a contender.
 func (s *settings) schedule(contender string) (*schedule.Schedule, error) {
@@ -78,12 +91,15 @@ func (b *bench) round(name string) ([]report, error) {
 	if alone(name) {
 		j.Cores = j.Cores[:1]
 	}
+	if b.peer > 0 && j.Connected {
+		j.Link, j.Address = []int{0, b.peer}, b.address
+	}
 	if isTorch(name) {
 		j.Script = "mesh/peer/mesh.py"
 	}
 	j.Settings = func(rank int) any {
 		s := b.settings
-		s.Contender, s.Rank, s.Split = name, rank, split
+		s.Contender, s.Rank, s.Split, s.Link = name, rank, split, b.peer > 0
 		return s
 	}
 	return workers.Run[report](j)

@@ -16,11 +16,15 @@
 //	             the same with PyTorch (peer/mesh.py under $PYTHON, with $MKL_PRELOAD, see ../peers.sh), whose
 //	             pipelines are those of torch.distributed.pipelining over gloo, and whose matrices are DTensors
 //	             (peer/tensor.py)
+//	cp-METHOD    ranks with parts of each sequence (accelerate/cp), which attend by gather, ulysses or ring
 //
 // All contenders cut the model into the same stages. For our pipelines it prints how long ranks were idle in the passes
 // of a step, measured and predicted; --timeline writes a step as a Chrome trace and a picture.
 //
+// link.sh puts two ranks into network namespaces of their own, with a link of a given rate between them.
+//
 //	bench/mesh/run.sh --rounds 5
+//	bench/mesh/link.sh 1gbit --contenders tp,cp-gather --micro_batches 1 --batch 8 --watch
 //	bench/mesh/run.sh --rounds 5 --contenders one,tp,parts,torch-tp --micro_batches 1 --batch 8
 package main
 
@@ -50,6 +54,8 @@ type settings struct {
 	Rank                             int    // of a worker
 	Split                            []int  // the parts of the model in each stage; nil on one rank
 	Timeline                         string // folder for that of each pipeline; "": none is written
+	Link                             bool   // ranks are on hosts of their own
+	Watch                            bool   // kernels and calls are timed
 }
 
 // bench is a comparison.
@@ -58,6 +64,8 @@ type bench struct {
 	rounds     int
 	contenders []string
 	cores      []int
+	peer       int // a process in the network namespace of the second rank; 0: ranks share memory
+	address    string
 }
 
 func main() {
@@ -80,6 +88,9 @@ func main() {
 	pflag.StringSliceVar(&b.contenders, "contenders", usual, "who runs, in this order")
 	pflag.StringVar(&b.Timeline, "timeline", "", "folder for a timeline of a step of each of our pipelines")
 	pflag.IntSliceVar(&b.cores, "cores", nil, "a core for each rank (default: the first that this process may use)")
+	pflag.BoolVar(&b.Watch, "watch", false, "say how much of the calls of tp and cp ran beside kernels")
+	pflag.IntVar(&b.peer, "peer", 0, "a process whose network namespace is the second rank's, see link.sh")
+	pflag.StringVar(&b.address, "address", "", "where that finds the first rank")
 	pflag.Parse()
 	if err := b.run(os.Stdout); err != nil {
 		log.Fatal(err)
@@ -98,6 +109,9 @@ type report struct {
 	// Idle and Predicted are the parts of the last step's passes in which ranks of a pipeline wait, as measured and as
 	// the simulator has it with the passes' times; from rank 0.
 	Idle, Predicted float64 `json:",omitempty"`
+	// Calls are the seconds of a step in which calls to other ranks were under way, and Hidden those of them in which a
+	// kernel ran here.
+	Calls, Hidden float64 `json:",omitempty"`
 }
 
 // measured is what one contender did in all rounds.
@@ -184,6 +198,9 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 		}
 		if idle := stats.Median(m.idle); idle > 0 {
 			line += fmt.Sprintf("  %.1f %% idle, predicted %.1f %%", 100*idle, 100*stats.Median(m.plan))
+		}
+		if r := m.last; r.Calls > 0 {
+			line += fmt.Sprintf("  calls take %.0f ms, %.0f of them beside kernels", r.Calls*1e3, r.Hidden*1e3)
 		}
 		if r := m.last; r.Memory.PSS > 0 {
 			mb := func(n int64) float64 { return float64(n) / 1e6 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/accelerate/tp"
@@ -18,6 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/comm/shm"
+	"github.com/lockstep-ml/lockstep/comm/tcp"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
@@ -116,14 +118,19 @@ func (s *settings) whole(dev *tensor.Device) (trainer, error) {
 		return trainer{}, err
 	}
 	c, tree := tensor.NewCtx(dev), nn.Walk(m)
+	if method := methodOf(s.Contender); method != nil {
+		return s.tokens(c, m, method)
+	}
 	ready, end := func() error { return nil }, func() error { return nil }
+	finish := func(*report) error { return nil }
 	if s.Contender != one {
 		d, g, err := s.divide(c, m)
 		if err != nil {
 			return trainer{}, err
 		}
 		if tree = d.Tree(); g != nil {
-			ready, end = func() error { return g.Barrier().Wait(context.Background()) }, g.Close
+			end = g.Close
+			ready, finish = s.watch(c, g)
 		}
 	}
 	params := tree.Parameters()
@@ -146,7 +153,80 @@ func (s *settings) whole(dev *tensor.Device) (trainer, error) {
 		c.Sync()
 		return loss * s.scale(), nil
 	}
-	return trainer{step, ready, func(*report) error { return nil }, end}, nil
+	return trainer{step, ready, finish, end}, nil
+}
+
+// watch makes functions that wait for the other ranks, and that say what calls and kernels did since.
+func (s *settings) watch(c *tensor.Ctx, g *comm.Group) (ready func() error, finish func(*report) error) {
+	var kernels []tensor.KernelSpan
+	var began time.Time
+	ready = func() error {
+		if s.Watch {
+			c.Trace(context.Background(), func(k tensor.KernelSpan) { kernels = append(kernels, k) })
+		}
+		err := g.Barrier().Wait(context.Background())
+		began = time.Now()
+		return err
+	}
+	finish = func(r *report) error {
+		if !s.Watch {
+			return nil
+		}
+		for _, call := range g.Flight().Entries {
+			if call.State != comm.Finished || call.StartedAt.Before(began) {
+				continue
+			}
+			r.Calls += call.EndedAt.Sub(call.StartedAt).Seconds() / float64(s.Steps)
+			for _, k := range kernels {
+				from, to := k.Start, k.End
+				if from.Before(call.StartedAt) {
+					from = call.StartedAt
+				}
+				if to.After(call.EndedAt) {
+					to = call.EndedAt
+				}
+				r.Hidden += max(0, to.Sub(from).Seconds()) / float64(s.Steps)
+			}
+		}
+		return nil
+	}
+	return ready, finish
+}
+
+// tokens trains in this process on some tokens of each sequence.
+func (s *settings) tokens(c *tensor.Ctx, m *gpt2.Model, method *cp.Method) (trainer, error) {
+	g, err := s.join()
+	if err != nil {
+		return trainer{}, err
+	}
+	tree := nn.Walk(m)
+	params := tree.Parameters()
+	passes, err := cp.New(cp.Config{Group: g, Method: method, Params: params})
+	if err != nil {
+		return trainer{}, err
+	}
+	opt, batches := adamW(c, params), s.batches(c)
+	step := func() (loss float64, err error) {
+		opt.ZeroGrad()
+		for _, b := range batches {
+			_, err := contextOf(c, tree, b, true).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+				sum, err := passes.ForwardBackward(context.Background(), c, b,
+					func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+						return cp.Output{Loss: m.Forward(c, b).Loss, Count: b.Count}, nil
+					}, s.scale(), cp.Accumulate)
+				loss += sum.Loss
+				return nil, err
+			})
+			if err != nil {
+				return 0, err
+			}
+		}
+		opt.Step(c)
+		c.Sync()
+		return loss * s.scale(), nil
+	}
+	ready, finish := s.watch(c, g)
+	return trainer{step, ready, finish, g.Close}, nil
 }
 
 // divide divides the matrices of a model among the ranks, or the sums of one.
@@ -157,7 +237,7 @@ func (s *settings) divide(c *tensor.Ctx, m *gpt2.Model) (*tp.Division, *comm.Gro
 	}
 	var g *comm.Group
 	if s.Contender == divided {
-		if g, err = join(); err != nil {
+		if g, err = s.join(); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -166,10 +246,13 @@ func (s *settings) divide(c *tensor.Ctx, m *gpt2.Model) (*tp.Division, *comm.Gro
 }
 
 // join makes this process a rank.
-func join() (*comm.Group, error) {
+func (s *settings) join() (*comm.Group, error) {
 	place, err := rendezvous.FromEnv()
 	if err != nil {
 		return nil, err
+	}
+	if s.Link {
+		return tcp.Join(context.Background(), place, comm.Options{})
 	}
 	return shm.Join(context.Background(), place, comm.Options{})
 }
@@ -187,7 +270,7 @@ func forward(c *nn.Ctx, m pp.Model, b *data.Batch) (pp.Output, error) {
 // pipeline trains this rank's stages.
 func (s *settings) pipeline(dev *tensor.Device) (trainer, error) {
 	ctx := context.Background()
-	g, err := join()
+	g, err := s.join()
 	if err != nil {
 		return trainer{}, err
 	}

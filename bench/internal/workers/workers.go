@@ -110,6 +110,10 @@ type Job struct {
 	Connected bool    // they are ranks of a job: they get torchrun's variables
 	Script    string  // of the workers of a peer in Python, below bench; "": the workers are this program
 	Settings  func(rank int) any
+	// Link is the network namespaces of the ranks of a job, by the numbers of processes there: 0 is this process's. The
+	// first rank is found at Address. nil: all ranks are in this one, on one host.
+	Link    []int
+	Address string
 }
 
 // Run runs a job to its end and returns the reports in the order of the workers, which begin what they report together:
@@ -132,6 +136,9 @@ func Run[R any](j Job) ([]R, error) {
 		env := slices.Clip(shared)
 		if j.Connected {
 			env = append(env, fmt.Sprint("RANK=", rank), fmt.Sprint("LOCAL_RANK=", rank))
+		}
+		if j.Link != nil {
+			env = append(env, "MASTER_ADDR="+j.Address, "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1")
 		}
 		var err error
 		if list[rank], err = j.start(rank, env); err != nil {
@@ -172,6 +179,9 @@ func (j *Job) start(rank int, env []string) (*worker, error) {
 	if taskset, err := exec.LookPath("taskset"); err == nil {
 		cores := strings.Trim(strings.ReplaceAll(fmt.Sprint(j.Cores[rank]), " ", ","), "[]")
 		argv = append([]string{taskset, "-c", cores}, argv...)
+	}
+	if j.Link != nil && j.Link[rank] > 0 {
+		argv = append([]string{"nsenter", "-t", fmt.Sprint(j.Link[rank]), "-n"}, argv...)
 	}
 	w := &worker{rank: rank, cmd: exec.Command(argv[0], argv[1:]...)}
 	w.cmd.Env, w.cmd.Stderr = append(os.Environ(), env...), &w.complaints
