@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -89,6 +91,27 @@ func TestTensorParallel(t *testing.T) {
 			require.Equal(t, records, logged)
 		})
 	}
+}
+
+// The loss that 2 ranks along tp log beside 2 along dp is that of one rank. One that each rank along tp counts for
+// itself is logged twice as large.
+func TestLoggedLossOfDividedModels(t *testing.T) {
+	logged := func(ranks, tp int, times float64) float64 {
+		still := func(a *args.TrainingArguments) { // so that all runs have the same weights
+			a.NumReplicas, a.TPSize, a.TPParts, a.LearningRate = ranks, tp, 4, 0
+			a.GradientAccumulationSteps /= ranks / tp
+			a.MaxSteps, a.LoggingSteps = 2, 1
+		}
+		loss := func(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
+			return tensor.Affine(c.Ctx, out.Loss, times, 0), b.Count
+		}
+		_, figures := evaluatedRun(t, fourHeads(t), []func(*args.TrainingArguments){still}, trainer.WithLoss(loss))
+		require.Positive(t, figures["loss"])
+		return figures["loss"]
+	}
+	one := logged(1, 1, 1)
+	require.Equal(t, one, logged(4, 2, 1))
+	require.Equal(t, 2*one, logged(4, 2, 2), "the faulty one")
 }
 
 // A run that saves on a mesh goes on, on any other, to the bits of one rank with the same parts; in between lie the

@@ -9,6 +9,8 @@ type Layout struct {
 	Chunks int // of a sequence: a power of two
 	Size   int // ranks along cp
 	Rank   int // this one
+
+	contiguous bool // each rank has neighbouring chunks: the control of a test of the ranks' work
 }
 
 // NewLayout checks a layout. 0 chunks stands for two per rank.
@@ -19,7 +21,7 @@ func NewLayout(chunks, size, rank int) (Layout, error) {
 	case chunks == 0:
 		chunks = 1
 	}
-	l := Layout{chunks, size, rank}
+	l := Layout{Chunks: chunks, Size: size, Rank: rank}
 	switch {
 	case size < 1 || rank < 0 || rank >= size:
 		return l, fmt.Errorf("cp: rank %d of %d: want one in [0, %d)", rank, size, max(size, 1))
@@ -39,7 +41,12 @@ func (l Layout) Order() []int {
 		return []int{0}
 	}
 	order := make([]int, 0, l.Chunks)
-	for i := range l.Chunks / 2 {
+	for i := range l.Chunks {
+		if l.contiguous {
+			order = append(order, i)
+		}
+	}
+	for i := range (l.Chunks - len(order)) / 2 {
 		order = append(order, i, l.Chunks-1-i)
 	}
 	return order
