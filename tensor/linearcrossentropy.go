@@ -202,8 +202,7 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 		if h.dx != nil {
 			dx = h.dx.narrow(0, lo, m)
 		}
-		h.partedChunk(c, lo, z, dx, targets, losses)
-		h.addParams(c, lo, z, x)
+		h.partedChunk(c, lo, z, x, dx, targets, losses)
 		return
 	}
 	if h.dx == nil && h.dw == nil && h.db == nil {

@@ -157,7 +157,7 @@ func (l *linear) inputGrad(b *Back, g *Tensor) *Tensor {
 	if l.parted == nil || l.parted.Rowwise {
 		return b.matmul(l.op, g, swapLast(l.weight(b, g)))
 	}
-	return b.convert(l.op, l.parted.colwise(b.Ctx, l, g), g.dtype)
+	return b.convert(l.op, l.parted.colwise(b.Ctx, l, g, func() {}), g.dtype)
 }
 
 // applyBoth applies the activation once more, and its gradient to g, in place.
@@ -191,17 +191,8 @@ func (l *linear) grad(b *Back) (g *Tensor) {
 	return g
 }
 
-// inputs hands in the gradient of x, if it is wanted, and returns x as a matrix, if the gradient of w is.
-func (l *linear) inputs(b *Back, g *Tensor) (x *Tensor) {
-	if b.Need(0) {
-		dx := l.inputGrad(b, g).reshaped(l.x.Shape())
-		if l.source != nil && b.Need(1) {
-			if x, ok := b.recomputeAndStep(l.source, 0, dx); ok {
-				return x.reshaped(l.rows.Shape())
-			}
-		}
-		b.Set(0, dx)
-	}
+// input is x as a matrix, if the gradient of w is wanted.
+func (l *linear) input(b *Back) *Tensor {
 	switch {
 	case !b.Need(1):
 		return nil
@@ -213,7 +204,28 @@ func (l *linear) inputs(b *Back, g *Tensor) (x *Tensor) {
 
 func (l *linear) backward(b *Back) {
 	g := l.grad(b)
-	x := l.inputs(b, g)
+	switch {
+	case !b.Need(0):
+		l.paramGrads(b, g, l.input(b))
+		return
+	case l.parted.sumsInputGrads():
+		dx := l.parted.colwise(b.Ctx, l, g, func() { l.paramGrads(b, g, l.input(b)) })
+		b.Set(0, b.convert(l.op, dx, g.dtype).reshaped(l.x.Shape()))
+		return
+	}
+	dx := l.inputGrad(b, g).reshaped(l.x.Shape())
+	if l.source != nil && b.Need(1) {
+		if x, ok := b.recomputeAndStep(l.source, 0, dx); ok {
+			l.paramGrads(b, g, x.reshaped(l.rows.Shape()))
+			return
+		}
+	}
+	b.Set(0, dx)
+	l.paramGrads(b, g, l.input(b))
+}
+
+// paramGrads hands in the gradients of w and the bias, for that of the product and x as a matrix.
+func (l *linear) paramGrads(b *Back, g, x *Tensor) {
 	b.separate(1, func(b *Back) {
 		if l.transposed {
 			b.setProduct(l.op, 1, l.w, swapLast(g), x)

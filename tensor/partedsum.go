@@ -29,8 +29,9 @@ type PartedSum struct {
 	// whose outputs' features they are: for Embedding and LinearCrossEntropy, and for a Linear whose features do not
 	// divide. Else nil.
 	Vocabulary *PartedVocabulary
-	// Ranks adds t, which is contiguous, over the ranks, in place. nil: this rank has all parts.
-	Ranks func(c *Ctx, t *Tensor)
+	// Ranks begins to add t, which is contiguous, over the ranks, in place, and returns a function that waits for the
+	// sum. t is that of the ranks until it returns or panics. nil: this rank has all parts.
+	Ranks func(c *Ctx, t *Tensor) (wait func())
 }
 
 // WithPartedSum returns a context in which linear layers (Linear, AddMM, and MatMul with a matrix on the right) compute
@@ -57,6 +58,9 @@ func (c *Ctx) wantWhole(op string, ins ...*Tensor) {
 func (s *PartedSum) dividesOutputs() bool {
 	return s != nil && !s.Rowwise && s.Fused <= 1 && s.Vocabulary == nil && s.Ranks != nil
 }
+
+// sumsInputGrads reports whether ranks add the gradient of the inputs.
+func (s *PartedSum) sumsInputGrads() bool { return s != nil && !s.Rowwise && s.Ranks != nil }
 
 // wantAllFeatures panics for an op that cuts the features of a colwise layer of which this rank has a part: it would
 // get others than on one rank, such as gates alone on the first ranks and none of them on the last.
@@ -121,19 +125,53 @@ func (s *PartedSum) check(c *Ctx, l *linear) {
 	}
 }
 
-// rowwise is the product of a rowwise layer without its bias, in the dtype of sums.
-func (s *PartedSum) rowwise(c *Ctx, l *linear) *Tensor {
-	n := l.m.shape[0] / s.Parts
-	return s.add(c, func(c *Ctx, i int) *Tensor {
-		return c.matmulAs(l.op, statDType(l.x), l.rows.narrow(1, i*n, n), l.m.narrow(0, i*n, n))
-	})
+// The outputs of a rowwise layer are summed over ranks in up to sumChunks groups of rows, so that the ranks add one
+// while they compute the next. A group has at least sumRows rows, which products of any kernel compute as they would
+// among more, and sumBytes bytes.
+const (
+	sumChunks = 4
+	sumRows   = 128
+	sumBytes  = 256 << 10
+)
+
+// chunks is in how many groups rows of a width are summed over ranks. Devices compute the same whether ranks are one or
+// several, but libraries need not form products of some rows as among others: those get all rows at once.
+func (s *PartedSum) chunks(c *Ctx, rows, width int, dt DType) int {
+	if s.Ranks == nil || c.eng.dev.traits.Memory > 0 {
+		return 1
+	}
+	return max(1, min(sumChunks, rows/sumRows, rows*width*dt.Size()/sumBytes))
 }
 
-// colwise is the gradient of the inputs of a colwise layer, for that of its outputs.
-func (s *PartedSum) colwise(c *Ctx, l *linear, g *Tensor) *Tensor {
+// rowwise is the product of a rowwise layer without its bias, in the dtype of sums.
+func (s *PartedSum) rowwise(c *Ctx, l *linear) *Tensor {
+	k, dt, all, width := l.m.shape[0]/s.Parts, statDType(l.x), l.rows.shape[0], l.m.shape[1]
+	y := c.empty(l.op, dt, all, width)
+	n := s.chunks(c, all, width, dt)
+	s.inFlight(c, func(begin func(*Tensor)) {
+		for i := range n {
+			from, to := i*all/n, (i+1)*all/n
+			rows, into := l.rows.narrow(0, from, to-from), y.narrow(0, from, to-from)
+			treeSum(c.NoGrad(), 0, s.Parts, func(c *Ctx, i int) *Tensor {
+				z := into // of the first part, to which others are added
+				if i > 0 {
+					z = c.empty(l.op, dt, to-from, width)
+				}
+				c.matmulTo(z, rows.narrow(1, i*k, k), l.m.narrow(0, i*k, k), nil)
+				return z
+			})
+			begin(into)
+		}
+	})
+	return y
+}
+
+// colwise is the gradient of the inputs of a colwise layer, for that of its outputs. While ranks add it, this rank
+// calls during.
+func (s *PartedSum) colwise(c *Ctx, l *linear, g *Tensor, during func()) *Tensor {
 	fused, w := max(1, s.Fused), swapLast(l.m)
 	features := l.m.shape[1] / fused
-	return s.add(c, func(c *Ctx, i int) (sum *Tensor) {
+	return s.addDuring(c, during, func(c *Ctx, i int) (sum *Tensor) {
 		start, n := s.span(i, features)
 		if n == 0 {
 			return Full(c, statDType(l.x), 0, l.rows.Shape()...)
@@ -157,11 +195,39 @@ func (c *Ctx) plus(x, y *Tensor) *Tensor {
 
 // add adds the parts of all ranks.
 func (s *PartedSum) add(c *Ctx, part func(c *Ctx, i int) *Tensor) *Tensor {
+	return s.addDuring(c, func() {}, part)
+}
+
+// addDuring is add that calls during while ranks add.
+func (s *PartedSum) addDuring(c *Ctx, during func(), part func(c *Ctx, i int) *Tensor) *Tensor {
 	sum := treeSum(c.NoGrad(), 0, s.Parts, part)
-	if s.Ranks != nil {
-		s.Ranks(c.NoGrad().plain(), sum)
-	}
+	s.inFlight(c, func(begin func(*Tensor)) {
+		begin(sum)
+		during()
+	})
 	return sum
+}
+
+// inFlight calls body, which begins sums over the ranks, and waits for them in their order. Whatever panics, no sum is
+// under way afterwards, so that the memory may go.
+func (s *PartedSum) inFlight(c *Ctx, body func(begin func(t *Tensor))) {
+	if s.Ranks == nil {
+		body(func(*Tensor) {})
+		return
+	}
+	var waits []func()
+	defer func() {
+		for _, wait := range waits { // after a panic, which says what happened first
+			_ = Try(wait)
+		}
+	}()
+	plain := c.NoGrad().plain()
+	body(func(t *Tensor) { waits = append(waits, s.Ranks(plain, t)) })
+	for len(waits) > 0 {
+		wait := waits[0]
+		waits = waits[1:]
+		wait()
+	}
 }
 
 // treeSum adds parts first to first+n in a tree, and holds no more of them than it is high.

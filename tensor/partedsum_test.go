@@ -4,6 +4,7 @@ package tensor_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,9 +43,9 @@ func TestPartedSumIsATreeOfProducts(t *testing.T) {
 						leaf.SetRequiresGrad(true)
 					}
 					given := 0
-					twice := func(c *tensor.Ctx, t *tensor.Tensor) { // as two ranks of the same values
+					twice := func(c *tensor.Ctx, t *tensor.Tensor) (wait func()) { // as two ranks of the same values
 						given++
-						tensor.ScaleInto(c, t, 2)
+						return func() { tensor.ScaleInto(c, t, 2) }
 					}
 					parted := c.WithPartedSum(&tensor.PartedSum{Rowwise: fused == 0, Parts: parts, Fused: fused,
 						Ranks: twice})
@@ -103,6 +104,110 @@ func TestPartedSumIsATreeOfProducts(t *testing.T) {
 					require.Equal(t, tensor.ReadBytes(c, tensor.Affine(c, pairs(c, list), 2, 0)), got[1])
 				})
 			}
+		}
+	}
+}
+
+// flights is a PartedSum.Ranks that says when sums begin and when they are waited for, between the products of a trace.
+// Until then the sum holds another number, which nothing may read.
+type flights struct {
+	log  []string
+	stop int // the event that panics; 0: none does
+}
+
+func (f *flights) event(name string) {
+	if f.log = append(f.log, name); len(f.log) == f.stop {
+		panic("stop")
+	}
+}
+
+func (f *flights) ranks(c *tensor.Ctx, t *tensor.Tensor) (wait func()) {
+	values := tensor.ReadBytes(c, t)
+	tensor.FillInto(c, t, 1e9)
+	f.event("begin")
+	return func() {
+		tensor.CopyInto(c, t, tensor.FromBytes(c, values, t.DType(), t.Shape()...))
+		f.event("wait")
+	}
+}
+
+func (f *flights) trace(t *testing.T, c *tensor.Ctx) {
+	t.Cleanup(c.Trace(t.Context(), func(k tensor.KernelSpan) {
+		if k.FLOPs > 0 {
+			f.event("product")
+		}
+	}))
+}
+
+// Ranks add the gradient of a colwise layer's inputs while the weight's is computed, and a rowwise layer's outputs in
+// groups of rows, each while the next is computed. The bits are those of all at once.
+func TestPartedSumsRunBesideProducts(t *testing.T) {
+	const rows, in, out = 300, 512, 512 // of two groups
+	for _, lower := range []tensor.DType{tensor.Invalid, tensor.BFloat16} {
+		for _, rowwise := range []bool{false, true} {
+			c := newCtx(t).Autocast(lower)
+			x, w := tensor.Normal(c.NoGrad(), tensor.Float32, 1, 0, 1, rows, in).SetRequiresGrad(true),
+				tensor.Normal(c.NoGrad(), tensor.Float32, 2, 0, 1, in, out).SetRequiresGrad(true)
+			dy := tensor.Normal(c.NoGrad(), tensor.Float32, 3, 0, 1, rows, out)
+			run := func(sum *tensor.PartedSum) (bits [][]byte) {
+				c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+					y := tensor.Cast(c, tensor.MatMul(c.WithPartedSum(sum), tensor.ReLU(c, x), w), tensor.Float32)
+					bits = append(bits, tensor.ReadBytes(c, y))
+					for _, g := range tensor.Backward(c, one(y), one(dy), []*tensor.Tensor{x, w}) {
+						bits = append(bits, tensor.ReadBytes(c, tensor.Contiguous(c.NoGrad(), g)))
+					}
+					return nil
+				})
+				return bits
+			}
+			want := run(&tensor.PartedSum{Rowwise: rowwise, Parts: 2})
+			var f flights
+			f.trace(t, c)
+			got := run(&tensor.PartedSum{Rowwise: rowwise, Parts: 2, Ranks: f.ranks})
+			require.Equal(t, want, got, "rowwise %v, %v", rowwise, lower)
+			order := "product product product begin product wait" // of the gradients, two parts of one first
+			if rowwise {
+				order = "product product begin product product begin wait wait product product"
+			}
+			require.Equal(t, order, strings.Join(f.log, " "), "rowwise %v, %v", rowwise, lower)
+		}
+	}
+}
+
+// Whatever fails while sums are under way, they have ended before the memory is given back.
+func TestPartedSumsEndBeforeTheirMemory(t *testing.T) {
+	for _, rowwise := range []bool{false, true} {
+		for stop := 1; ; stop++ {
+			c := newCtx(t)
+			x, w := tensor.Ones(c, tensor.Float32, 300, 512).SetRequiresGrad(true),
+				tensor.Ones(c, tensor.Float32, 512, 512).SetRequiresGrad(true)
+			dy := tensor.Ones(c, tensor.Float32, 300, 512)
+			before := inUse(c)
+			f := flights{stop: stop}
+			f.trace(t, c)
+			begun := 0
+			sum := &tensor.PartedSum{Rowwise: rowwise, Parts: 2}
+			sum.Ranks = func(c *tensor.Ctx, t *tensor.Tensor) func() {
+				wait := f.ranks(c, t)
+				begun++
+				return func() { begun--; wait() }
+			}
+			var failed any
+			func() {
+				defer func() { failed = recover() }()
+				c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+					tensor.Backward(c, one(tensor.MatMul(c.WithPartedSum(sum), x, w)), one(dy),
+						[]*tensor.Tensor{x, w})
+					return nil
+				})
+			}()
+			require.Zero(t, begun, "rowwise %v, stopped at %v", rowwise, f.log)
+			require.Equal(t, before, inUse(c), "rowwise %v, stopped at %v", rowwise, f.log)
+			if failed == nil {
+				require.Greater(t, stop, 5)
+				break
+			}
+			require.Equal(t, "stop", failed)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func partedEmbedding(c *Ctx, table, ids *Tensor) *Tensor {
 		CopyInto(c, y, Where(c, Unsqueeze(c, own, 1), found, Scalar(c, y.dtype, 0)))
 		return nil
 	})
-	s.Ranks(plain, y)
+	s.inFlight(c, func(begin func(*Tensor)) { begin(y) })
 	out := y.reshaped(append(slices.Clone(ids.Shape()), width))
 	c.record(name, []*Tensor{out}, []*Tensor{table}, []*Tensor{flat}, func(b *Back) {
 		g := b.materialize(name, b.Grad(0)).reshaped(y.Shape())
@@ -109,10 +109,10 @@ func RowMean(c *Ctx, table *Tensor) *Tensor {
 	return y
 }
 
-// partedChunk is chunk for the scores of some tokens of the vocabulary. z holds them, and is its own gradient
-// afterwards. Ranks exchange, for each row, the log-sum-exp of each part and the score of the target. The sum of
-// exponentials is added in a tree over all parts, and so is the gradient of x.
-func (h *head) partedChunk(c *Ctx, lo int, z, dx, targets, losses *Tensor) {
+// partedChunk is chunk for the scores of some tokens of the vocabulary, of the rows x. z holds them, and is its own
+// gradient afterwards. Ranks exchange, for each row, the log-sum-exp of each part and the score of the target. The sum
+// of exponentials is added in a tree over all parts, and so is the gradient of x.
+func (h *head) partedChunk(c *Ctx, lo int, z, x, dx, targets, losses *Tensor) {
 	c = c.NoGrad().plain()
 	s, v := h.parted, h.parted.Vocabulary
 	ignored := Eq(c, targets, Scalar(c, targets.dtype, float64(h.ignore.ints[0])))
@@ -149,15 +149,18 @@ func (h *head) partedChunk(c *Ctx, lo int, z, dx, targets, losses *Tensor) {
 	h.slope(c, z, Where(c, ignored, Scalar(c, h.stat, math.Inf(1)), lse), at, hits)
 	h.seed(c, lo, z)
 	h.uncap(c, z)
-	if dx != nil {
-		CopyInto(c, dx, s.add(c, func(c *Ctx, i int) *Tensor {
-			start, n := s.span(i, h.classes)
-			if n == 0 {
-				return Full(c, h.stat, 0, dx.Shape()...)
-			}
-			return c.matmulAs(h.op, h.stat, z.narrow(1, start, n), h.weight.narrow(0, start, n))
-		}))
+	params := func() { h.addParams(c, lo, z, x) }
+	if dx == nil {
+		params()
+		return
 	}
+	CopyInto(c, dx, s.addDuring(c, params, func(c *Ctx, i int) *Tensor {
+		start, n := s.span(i, h.classes)
+		if n == 0 {
+			return Full(c, h.stat, 0, dx.Shape()...)
+		}
+		return c.matmulAs(h.op, h.stat, z.narrow(1, start, n), h.weight.narrow(0, start, n))
+	}))
 }
 
 // logSumExp is that of each row of z.

@@ -53,6 +53,8 @@ func Divide(c *tensor.Ctx, m nn.Module, cfg Config) (d *Division, err error) {
 	}
 	if d.size.Ranks == 1 {
 		d.group = nil
+	} else {
+		comm.SpareProcessor()
 	}
 	if d.size.Parts == 0 {
 		d.size.Parts = d.size.Ranks

@@ -6,14 +6,19 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate/tp"
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/commtest"
 	"github.com/lockstep-ml/lockstep/comm/local"
+	"github.com/lockstep-ml/lockstep/comm/shm"
+	"github.com/lockstep-ml/lockstep/comm/tcp"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -169,4 +174,59 @@ func TestLostRankInASum(t *testing.T) {
 	require.ErrorAs(t, seen, &of)
 	require.Equal(t, 1, of.Rank)
 	require.NotErrorIs(t, seen, context.Canceled)
+}
+
+// A rank that is lost while others compute beside a sum of a backward pass ends them when they wait for it. The error
+// has the layer, and what the sum held comes back.
+func TestLostRankBesideASum(t *testing.T) {
+	lost := errors.New("out of memory")
+	for name, on := range map[string]onRanks{"goroutines": local.Run, "shm": commtest.Connected(t, shm.New),
+		"tcp": commtest.Connected(t, tcp.New)} {
+		var seen error
+		err := on(2, comm.Options{}, func(g *comm.Group) error {
+			dev := tensor.NewCPU(1)
+			defer dev.Close()
+			c, m := tensor.NewCtx(dev), nn.NewLinear(nn.NewInit(dev, 1), nn.LinearConfig{In: 512, Out: 1024})
+			d, err := tp.Divide(c, &layerOf{m}, tp.Config{Group: g, Plan: tp.Plan{"up": {Style: tp.Colwise}}, Parts: 2})
+			if err != nil {
+				return err
+			}
+			if g.Rank() == 1 {
+				d.Tree().AddHooks(m, &nn.Hooks{PreBackward: func(*tensor.Ctx) { panic(lost) }})
+			}
+			x, products := tensor.Ones(c, tensor.Float32, 256, 512).SetRequiresGrad(true), 0
+			before := dev.MemStats().InUse
+			fault := tensor.Recover(func() {
+				c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+					y := m.Forward(nn.NewCtx(c, d.Tree(), true), x)
+					defer c.Trace(t.Context(), func(k tensor.KernelSpan) {
+						if k.FLOPs > 0 {
+							products++
+						}
+					})()
+					dy := tensor.Ones(c.NoGrad(), tensor.Float32, y.Shape()...)
+					tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{dy}, []*tensor.Tensor{x, m.Weight.Tensor})
+					return nil
+				})
+			})
+			if g.Rank() == 1 {
+				g.Abort(lost)
+				return lost
+			}
+			seen = fault
+			assert.Equal(t, 2, products, "the gradients of inputs and weight")
+			assert.Equal(t, before, dev.MemStats().InUse, name)
+			runtime.KeepAlive([]any{x, m})
+			return fault
+		})
+		require.Error(t, err)
+		require.ErrorContains(t, seen, "tp.Sum: up: ", name)
+		require.ErrorContains(t, seen, "rank 1", name)
+		require.ErrorContains(t, seen, "out of memory", name)
+	}
+}
+
+// layerOf is a model of one layer.
+type layerOf struct {
+	Up *nn.Linear `nn:"up"`
 }

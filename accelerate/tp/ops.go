@@ -27,9 +27,10 @@ func (a *across) wait(c *tensor.Ctx, what string, h *comm.Handle) {
 	}
 }
 
-// sum adds t over the ranks, in place.
-func (a *across) sum(c *tensor.Ctx, t *tensor.Tensor) {
-	a.wait(c, "Sum", a.group.AllReduce(comm.OfTensor(c, t), comm.Sum, comm.Label(a.path)))
+// sum begins to add t over the ranks, in place, and returns a function that waits for the sum.
+func (a *across) sum(c *tensor.Ctx, t *tensor.Tensor) (wait func()) {
+	h := a.group.AllReduce(comm.OfTensor(c, t), comm.Sum, comm.Label(a.path))
+	return func() { a.wait(c, "Sum", h) }
 }
 
 // gathered puts together what ranks have of the last dim.

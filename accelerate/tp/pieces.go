@@ -107,7 +107,7 @@ func (p *pieces) shared(c *nn.Ctx, t *tensor.Tensor) []*tensor.Tensor {
 			}
 			sum := tensor.Clone(c, treeSum(c, grads))
 			if p.group != nil {
-				p.sum(c, sum)
+				p.sum(c, sum)()
 			}
 			return []*tensor.Tensor{sum}
 		},
