@@ -13,6 +13,7 @@ import (
 // Method is how attention gets the keys and values of other ranks: see Gather, Ulysses and Ring.
 type Method struct {
 	name     string
+	arrive   func(r *round, p *part)             // begins calls that run while other chunks compute; nil: none do
 	forward  func(r *round, parts []*part) error // sets y
 	backward func(r *round, parts []*part) error // sets dq, dk and dv
 	divide   func(keyHeads, ranks int) error     // what is wrong with so many; nil: any do
@@ -57,7 +58,9 @@ type part struct {
 	// for the backward pass
 	graph []*graph // of what this rank computed
 	whole *whole   // of Gather
-	saved []*tensor.Tensor
+	// of Gather, from when the chunk has come to its attention
+	coming *coming
+	saved  []*tensor.Tensor
 
 	dy, dq, dk, dv *tensor.Tensor
 }
@@ -84,7 +87,7 @@ func (r *round) attention(chunk int, meet func(*part)) nn.AttentionFunc {
 			},
 			Backward: func(c *tensor.Ctx, saved, grads []*tensor.Tensor, _ []bool) []*tensor.Tensor {
 				back := *p
-				back.c, back.backward, back.saved, back.dy = c, true, saved, grads[0]
+				back.c, back.backward, back.saved, back.dy, back.coming = c, true, saved, grads[0], nil
 				meet(&back)
 				return []*tensor.Tensor{back.dq, back.dk, back.dv}
 			},

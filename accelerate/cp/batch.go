@@ -87,11 +87,20 @@ func (r *round) each(n int, f func(i int, meet func(*part)) error) error {
 		})
 		defer stop()
 	}
+	var parts []*part
+	defer func() { // of chunks that another's failure has kept from their attention
+		for _, p := range parts {
+			p.coming.end()
+		}
+	}()
 	for {
-		var parts []*part
+		parts = nil
 		for i := range n {
 			if p, ok := next[i](); ok {
 				parts = append(parts, p)
+				if err := r.arrive(p); err != nil {
+					return err
+				}
 			} else if errs[i] != nil {
 				return errs[i]
 			}
@@ -107,6 +116,15 @@ func (r *round) each(n int, f func(i int, meet func(*part)) error) error {
 			return err
 		}
 	}
+}
+
+// arrive begins what other ranks are needed for in the attention that a chunk has come to.
+func (r *round) arrive(p *part) error {
+	begin := r.cfg.Method.arrive
+	if begin == nil {
+		return nil
+	}
+	return tensor.Recover(func() { begin(r, p) })
 }
 
 // meet computes attention for all chunks of this rank.

@@ -3,6 +3,8 @@
 package cp
 
 import (
+	"context"
+
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -10,21 +12,67 @@ import (
 // Gather gathers the keys and values of all chunks on each rank, as Llama 3 was trained (Dubey et al. 2024, section
 // 3.3.2). A rank holds them for one layer at a time: it gathers them again for the backward pass. Their gradients are
 // summed over the chunks of all ranks, in float32 for half types.
-var Gather = &Method{name: "gather", forward: gatherForward, backward: gatherBackward}
+//
+// A rank begins to gather the keys of a chunk when that chunk comes to its attention, while it computes others.
+var Gather = &Method{name: "gather", arrive: gatherArrive, forward: gatherForward, backward: gatherBackward}
 
 // whole is the keys and values of all chunks.
 type whole struct{ k, v *tensor.Tensor }
 
-// gatherWhole gathers them.
+// coming is the keys and values of one chunk of each rank on their way: [ranks,B,H,L,D].
+type coming struct {
+	k, v  *tensor.Tensor
+	calls []*comm.Handle
+	close func(...*tensor.Tensor) // frees them
+}
+
+// end waits for the calls and frees what they have brought. It does so once.
+func (o *coming) end() {
+	if o != nil && o.close != nil {
+		_ = comm.WaitAll(context.Background(), o.calls...) // for those who care, wholes has waited already
+		o.close()
+		o.close = nil
+	}
+}
+
+// gatherArrive begins to gather the keys and values of a chunk and of those in its place on other ranks.
+func gatherArrive(r *round, p *part) {
+	g := r.cfg.Group
+	if g == nil || g.Size() == 1 || p.backward && p.whole == nil {
+		return
+	}
+	c, end := r.root.NoGrad().OpenScope()
+	o := &coming{close: end}
+	p.coming = o
+	begin := func(t *tensor.Tensor, what string) *tensor.Tensor {
+		all := tensor.Empty(c, t.DType(), append([]int{g.Size()}, t.Shape()...)...)
+		mine := comm.OfTensor(c, tensor.Contiguous(c, t))
+		o.calls = append(o.calls, g.AllGather(comm.OfTensor(c, all), mine, comm.Label(what)))
+		return all
+	}
+	o.k, o.v = begin(p.k, "keys"), begin(p.v, "values")
+}
+
+// gatherWhole waits for them.
 func (r *round) gatherWhole(c *tensor.Ctx, parts []*part) (w whole, err error) {
-	var keys, values []*tensor.Tensor
+	keys, values := make([]*tensor.Tensor, r.layout.Chunks), make([]*tensor.Tensor, r.layout.Chunks)
+	for slot, chunk := range r.layout.Order() {
+		p := parts[slot%len(parts)]
+		if p.coming == nil { // there are no other ranks
+			keys[chunk], values[chunk] = p.k, p.v
+			continue
+		}
+		if err := comm.WaitAll(r.ctx, p.coming.calls...); err != nil {
+			return w, err
+		}
+		keys[chunk] = tensor.Select(c, p.coming.k, 0, slot/len(parts))
+		values[chunk] = tensor.Select(c, p.coming.v, 0, slot/len(parts))
+	}
+	w = whole{tensor.Concat(c, 2, keys...), tensor.Concat(c, 2, values...)}
 	for _, p := range parts {
-		keys, values = append(keys, p.k), append(values, p.v)
+		p.coming.end()
 	}
-	if w.k, err = r.gather(c, keys, 2, "keys"); err == nil {
-		w.v, err = r.gather(c, values, 2, "values")
-	}
-	return w, err
+	return w, nil
 }
 
 func gatherForward(r *round, parts []*part) (err error) {

@@ -57,6 +57,9 @@ func New(cfg Config) (*Passes, error) {
 	if cfg.Method == nil {
 		cfg.Method = Gather
 	}
+	if size > 1 {
+		comm.SpareProcessor()
+	}
 	return &Passes{cfg: cfg, layout: l}, nil
 }
 

@@ -42,6 +42,8 @@ type run struct {
 	lower     tensor.DType
 	mask      bool // padding at the end of a row
 	segments  bool // texts share rows
+	// ranks have neighbouring chunks
+	contiguous bool
 }
 
 func (r run) tokens() int { return cmp.Or(r.length, 24) }
@@ -122,6 +124,9 @@ func (r run) train(g *comm.Group) (out bits, sums []cp.Sum, blocks int64, err er
 	passes, err := cp.New(cp.Config{Group: g, Chunks: r.chunks, Method: r.method, Params: tree.Parameters()})
 	if err != nil {
 		return nil, nil, 0, err
+	}
+	if r.contiguous {
+		passes.Contiguous()
 	}
 	out = bits{}
 	forward := func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {

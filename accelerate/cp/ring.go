@@ -3,6 +3,8 @@
 package cp
 
 import (
+	"context"
+
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -20,33 +22,60 @@ const never = -1e30
 // block is the keys and values of a chunk on their way round the ranks, with their gradients.
 type block struct{ k, v, mask, dk, dv *tensor.Tensor }
 
-// hops calls visit for the blocks of each rank, by chunks, beginning with this rank's own. travel names what goes from
-// rank to rank; after the last hop it is back where it began.
+// hops calls visit for the blocks of each rank, by chunks, beginning with this rank's own, while the keys of these
+// blocks go on to the next rank. Their gradients follow when visit has added to them; after the last hop they are back
+// where they began.
 func (r *round) hops(c *tensor.Ctx, blocks []*block, back bool, visit func(chunk int, b *block)) error {
 	l := r.layout
 	for hop := range l.Size {
 		from := l
 		from.Rank = (l.Rank - hop + l.Size) % l.Size
-		for i, chunk := range from.Own() {
-			visit(chunk, blocks[i])
-		}
-		if last := hop == l.Size-1; l.Size > 1 && (!last || back) {
-			for _, b := range blocks {
-				if err := r.pass(c, b, last); err != nil {
-					return err
-				}
+		next := make([]block, len(blocks))
+		var calls []*comm.Handle
+		for i, b := range blocks {
+			if next[i] = *b; hop < l.Size-1 {
+				calls = append(calls, r.pass(c, &next[i].k, &next[i].v, &next[i].mask)...)
 			}
+		}
+		err := r.beside(calls, func() {
+			for i, chunk := range from.Own() {
+				visit(chunk, blocks[i])
+			}
+		})
+		calls = nil
+		for i, b := range blocks {
+			if *b = next[i]; err == nil && back && l.Size > 1 {
+				calls = append(calls, r.pass(c, &b.dk, &b.dv)...)
+			}
+		}
+		if err == nil {
+			err = comm.WaitAll(r.ctx, calls...)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// pass sends a block to the next rank and receives one from the rank before: of the last hop the gradients alone.
-func (r *round) pass(c *tensor.Ctx, b *block, last bool) error {
+// beside calls f while calls are under way, and waits for them, also if f panics: until then the memory is theirs.
+func (r *round) beside(calls []*comm.Handle, f func()) error {
+	returned := false
+	defer func() {
+		if !returned {
+			_ = comm.WaitAll(context.Background(), calls...) // what happened first is on its way
+		}
+	}()
+	f()
+	returned = true
+	return comm.WaitAll(r.ctx, calls...)
+}
+
+// pass begins to send tensors to the next rank and to receive others in their place from the rank before.
+func (r *round) pass(c *tensor.Ctx, ts ...**tensor.Tensor) (calls []*comm.Handle) {
 	g, l := r.cfg.Group, r.layout
-	var calls []*comm.Handle
-	for i, t := range []**tensor.Tensor{&b.k, &b.v, &b.mask, &b.dk, &b.dv} {
-		if *t == nil || last && i < 3 {
+	for _, t := range ts {
+		if *t == nil {
 			continue
 		}
 		out := tensor.Contiguous(c, *t)
@@ -54,7 +83,7 @@ func (r *round) pass(c *tensor.Ctx, b *block, last bool) error {
 		calls = append(calls, g.Send(comm.OfTensor(c, out), (l.Rank+1)%l.Size, comm.Label("ring")),
 			g.Recv(comm.OfTensor(c, *t), (l.Rank-1+l.Size)%l.Size, comm.Label("ring")))
 	}
-	return comm.WaitAll(r.ctx, calls...)
+	return calls
 }
 
 // ringBlocks are those of this rank's chunks.
