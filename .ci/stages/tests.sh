@@ -55,6 +55,9 @@ readonly repeated=(
 	TestResumeOnAnotherNumberOfRanks TestResumeKeepsTheStepOnAnotherNumberOfRanks
 )
 
+# Tests that measure the memory of trainings, on ranks that share what the ranks of those tests do.
+readonly measured='TestEstimateOfDivided(Memory|Stages)'
+
 # Tiles are emulated, and share nothing that TestTiledAgainstFloat64 has not.
 readonly tiles='TestTiled(NonFinite|Halves|Fused|IsAsPrecise)'
 
@@ -68,7 +71,7 @@ stage_race_noasm() {
 	local IFS='|'
 	{ go list "${sharing[@]}" | concurrent && go list ./tensor/...; } | sort -u |
 		grep -vE "$interpreted|/(kernels/gemm|backend/cpu)\$" |
-		raced -tags noasm -skip "^($single|${repeated[*]})\$" || return 1
+		raced -tags noasm -skip "^($single|$measured|${repeated[*]})\$" || return 1
 	go list ./internal/kernels/gemm | concurrent | raced -tags noasm -run "$products" &
 	local beside=$! failed=0
 	# The conformance test of internal/backend/deferred runs the same kernels, by as many workers, on more goroutines.

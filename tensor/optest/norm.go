@@ -189,13 +189,12 @@ func headRow(name string, f headFunc, softCap float64, want func(losses []float6
 	sample("no rows", 0, 2, 3, index64(below(3), 0))
 	sample("no columns", 2, 0, 3, index64(below(3), 2))
 	sample("large", 131, 37, 503, index64(below(503), 131))
-	// The first chunk has 256 rows, the fewest there are: just as many as fit. A frozen weight needs no width for it.
+	// The first chunk has 256 rows, the fewest there are: just as many as fit. With a frozen weight "large" has several.
 	width := 66_000
 	if softCap > 0 {
 		width /= 2 // derivatives take the other half
 	}
 	add("chunks", 260, 2, width, index64(below(width), 260), false, diff(normal, width))
-	add("chunks frozen", 260, 2, 1000, index64(below(1000), 260), true, none())
 	return op
 }
 
