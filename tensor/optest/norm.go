@@ -189,7 +189,7 @@ func headRow(name string, f headFunc, softCap float64, want func(losses []float6
 	sample("no rows", 0, 2, 3, index64(below(3), 0))
 	sample("no columns", 2, 0, 3, index64(below(3), 2))
 	sample("large", 131, 37, 503, index64(below(503), 131))
-	// The first chunk has 256 rows, the fewest there are: just as many as fit. With a frozen weight "large" has several.
+	// The first chunk has 256 rows, the fewest there are: just as many as fit. "large frozen" has several.
 	width := 66_000
 	if softCap > 0 {
 		width /= 2 // derivatives take the other half
