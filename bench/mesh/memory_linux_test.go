@@ -10,8 +10,9 @@ import (
 	"github.com/lockstep-ml/lockstep/bench/internal/workers"
 )
 
-// What counters say of a process is what the system says: the parts of a divided model that its formulas predict, and
-// beside them blocks that the next step takes, shared memory, Go's and the program.
+// What counters say of a process is what the system says: the parts of a divided model that its formulas predict, the
+// most that a step took beside them, the little that is kept of gaps between blocks, shared memory, Go's and the
+// program.
 func TestMemoryOfAProcess(t *testing.T) {
 	b := small(divided)
 	b.Vocabulary, b.Width, b.Layers, b.Parts, b.MicroBatches, b.Steps = 80000, 128, 1, 2, 1, 1
@@ -24,6 +25,10 @@ func TestMemoryOfAProcess(t *testing.T) {
 		require.InEpsilon(t, 16*(parts+whole), r.Tensors, 0.02)
 		m := r.Memory
 		t.Logf("%+v", r)
-		require.InEpsilon(t, r.Tensors+r.Kept+m.Shared+m.Go+m.Files, m.PSS, 0.05)
+		const slack, slab = 4 << 20, 4 << 20 // of package internal/backend/cpu
+		require.Less(t, r.Tensors+r.Kept, r.Peak+slack+slab)
+		all := r.Tensors + r.Kept + m.Shared + m.Go + m.Files
+		require.Less(t, m.PSS, all+all/50)
+		require.Greater(t, m.PSS, all-m.Go, "Go's is not all touched")
 	}
 }

@@ -25,7 +25,16 @@ type arena struct {
 	recentBytes int
 	idleBytes   int64 // in idle and recent extents
 	taken       int64 // in those and used ones: what the system has given
+	most        int64 // the most that was used at once
 }
+
+// Idle memory in pieces that are too small goes back when new memory is taken, down to slackBytes beyond the most that
+// was used at once, or one part in slackShare of it if that is more. With less slack each step would give back more of
+// what the next one takes again.
+const (
+	slackBytes = 4 << 20
+	slackShare = 256
+)
 
 // recentBytes of what was freed last may still be in a processor's caches.
 const recentBytes = 8 << 20
@@ -60,9 +69,9 @@ const (
 func (e *extent) bytes() []byte           { return e.seg.mem[e.at : e.at+e.size : e.at+e.size] }
 func (e *extent) pointer() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(e.bytes())) }
 
-// alloc gives out n bytes, rounded up to pages: from idle memory, or from the system, keeping at most bound bytes idle
-// then.
-func (a *arena) alloc(n int, bound int64) (*extent, error) {
+// alloc gives out n bytes, rounded up to pages: from idle memory, or from the system, to which what lies idle in too
+// small pieces then goes back.
+func (a *arena) alloc(n int) (*extent, error) {
 	if a.page == 0 {
 		a.page = os.Getpagesize()
 	}
@@ -78,9 +87,6 @@ func (a *arena) alloc(n int, bound int64) (*extent, error) {
 	if e != nil {
 		return a.claim(e, n), nil
 	}
-	if a.idleBytes+int64(n) > bound {
-		a.trim(max(0, bound-int64(n)))
-	}
 	var err error
 	if e, err = a.grow(n); err != nil {
 		a.trim(0)
@@ -88,7 +94,11 @@ func (a *arena) alloc(n int, bound int64) (*extent, error) {
 			return nil, err
 		}
 	}
-	return a.claim(e, n), nil
+	e = a.claim(e, n)
+	if over := a.taken - a.most - max(a.most/slackShare, slackBytes); over > 0 {
+		a.trim(a.idleBytes - over)
+	}
+	return e, nil
 }
 
 // binOf is the largest size class that n bytes hold.
@@ -189,9 +199,15 @@ func (a *arena) claim(e *extent, n int) *extent {
 		e.absorb(up)
 		a.discardHead(up)
 	}
-	e.state = used
-	e.seg.used += n
+	a.give(e)
 	return e
+}
+
+// give marks e, which is on no list, as used.
+func (a *arena) give(e *extent) {
+	e.state = used
+	e.seg.used += e.size
+	a.most = max(a.most, a.taken-a.idleBytes)
 }
 
 // cut takes the free extent e off its list, to be given out, and leaves what it has beyond n bytes on it.
@@ -236,8 +252,7 @@ func (a *arena) reuse(n int) *extent {
 			a.recent = slices.Delete(a.recent, i, i+1)
 			a.recentBytes -= n
 			a.idleBytes -= int64(n)
-			e.state = used
-			e.seg.used += n
+			a.give(e)
 			return e
 		}
 	}

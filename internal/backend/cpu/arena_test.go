@@ -82,7 +82,7 @@ func TestArena(t *testing.T) {
 	for i := range 4000 {
 		switch n := len(live); {
 		case n < 60 && r.IntN(2) == 0 || n == 0:
-			e, err := a.alloc(1+r.IntN(40*a.page+4096), math.MaxInt64)
+			e, err := a.alloc(1 + r.IntN(40*a.page+4096))
 			require.NoError(t, err)
 			b := block{e, byte(i)}
 			e.bytes()[0], e.bytes()[e.size-1] = b.mark, b.mark
@@ -113,7 +113,7 @@ func TestArenaTakesTheBestFit(t *testing.T) {
 	var a arena
 	defer a.close()
 	alloc := func(pages int) *extent {
-		e, err := a.alloc(pages*a.page, math.MaxInt64)
+		e, err := a.alloc(pages * a.page)
 		require.NoError(t, err)
 		return e
 	}
@@ -140,7 +140,7 @@ func TestArenaGivesWhatIsInTheCache(t *testing.T) {
 	var a arena
 	defer a.close()
 	alloc := func(mib int) *extent {
-		e, err := a.alloc(mib<<20, math.MaxInt64)
+		e, err := a.alloc(mib << 20)
 		require.NoError(t, err)
 		a.check(t)
 		return e
@@ -164,8 +164,8 @@ func TestArenaGivesWhatIsInTheCache(t *testing.T) {
 	a.check(t)
 }
 
-// When the system is asked for more, no more than the bound stays idle; what was given back is taken again before new
-// address space.
+// When new memory is taken, what lies idle in too small pieces goes back to the system, which has then given little
+// more than was ever used at once; what was given back is taken again before new address space.
 func TestArenaBound(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only whole segments are given back here")
@@ -173,32 +173,58 @@ func TestArenaBound(t *testing.T) {
 	var a arena
 	defer a.close()
 	const mib = 1 << 20
-	var pieces, walls []*extent
+	alloc := func(mib int) *extent {
+		e, err := a.alloc(mib << 20)
+		require.NoError(t, err)
+		a.check(t)
+		require.LessOrEqual(t, a.taken, a.most+slackBytes)
+		return e
+	}
+	var pieces []*extent
 	for range 8 {
-		for _, list := range []*[]*extent{&pieces, &walls} {
-			e, err := a.alloc(mib, math.MaxInt64)
-			require.NoError(t, err)
-			*list = append(*list, e)
-		}
+		pieces = append(pieces, alloc(2))
+		alloc(2) // a wall
 	}
 	pieces[3].bytes()[5] = 1
 	for _, e := range pieces {
 		a.free(e)
 	}
-	large, err := a.alloc(4*mib, 6*mib)
-	require.NoError(t, err)
-	require.LessOrEqual(t, a.idleBytes, int64(2*mib))
-	require.EqualValues(t, (8+2+4)*mib, a.taken)
-	a.check(t)
+	require.EqualValues(t, 32*mib, a.most)
+	large := alloc(8)
+	require.EqualValues(t, 36*mib, a.taken, "24 used, and 12 idle")
 	committed := large.seg.committed
 	for range 8 {
-		e, err := a.alloc(mib, math.MaxInt64)
-		require.NoError(t, err)
-		require.Less(t, uintptr(e.pointer()), uintptr(large.pointer()), "in a place that was given back")
+		require.Less(t, uintptr(alloc(2).pointer()), uintptr(large.pointer()), "idle, or where memory was given back")
 	}
 	require.Equal(t, committed, large.seg.committed)
-	require.EqualValues(t, (16+4)*mib, a.taken)
-	a.check(t)
+	require.EqualValues(t, 40*mib, a.taken)
+}
+
+// A step in which a large block comes when what is free lies in pieces does not make memory grow, and neither do
+// the steps after it.
+func TestArenaOfManySteps(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only whole segments are given back here")
+	}
+	var a arena
+	defer a.close()
+	r := rand.New(rand.NewPCG(3, 4))
+	var state []*extent
+	for range 200 {
+		var live []*extent
+		for range 60 {
+			e, err := a.alloc(int(float64(a.page+4096) * math.Exp2(12*r.Float64())))
+			require.NoError(t, err)
+			require.LessOrEqual(t, a.taken, a.most+max(slackBytes, a.most/slackShare))
+			if live = append(live, e); len(state) < 300 && r.IntN(10) == 0 {
+				state, live = append(state, e), live[:len(live)-1]
+			}
+		}
+		for _, e := range live {
+			a.free(e)
+		}
+		a.check(t)
+	}
 }
 
 // Where no address space is left, a smaller segment will do; where there is no memory, the error says so and nothing is
@@ -206,10 +232,10 @@ func TestArenaBound(t *testing.T) {
 func TestArenaWithoutMemory(t *testing.T) {
 	var a arena
 	defer a.close()
-	_, err := a.alloc(1<<60, 0)
+	_, err := a.alloc(1 << 60)
 	require.Error(t, err)
 	a.check(t)
-	e, err := a.alloc(segmentBytes+1, 0)
+	e, err := a.alloc(segmentBytes + 1)
 	require.NoError(t, err, "larger than what is reserved at a time")
 	require.Zero(t, *(*byte)(unsafe.Add(e.pointer(), segmentBytes)))
 	a.free(e)

@@ -15,9 +15,8 @@ const (
 	alignment  = 64       // bytes; a cache line, and the widest vector register
 	slabBytes  = 4 << 20  // small blocks are cut from slabs of this size
 	largeBytes = 32 << 10 // blocks from this size on are extents of the arena
-	slackBytes = 64 << 20
-	classesPer = 8   // size classes per power of two: at most 12.5 % is wasted
-	numClasses = 512 // enough for 2⁶³ bytes
+	classesPer = 8        // size classes per power of two: at most 12.5 % is wasted
+	numClasses = 512      // enough for 2⁶³ bytes
 
 	poisonByte = 0xFF // 0xFFFF… is a NaN in every floating dtype and −1 in the integers
 )
@@ -127,7 +126,7 @@ func (m *memory) take(class, size int) (*buffer, error) {
 		}
 	}
 	if len(m.slab) < size {
-		slab, err := m.lasting.alloc(slabBytes, m.bound())
+		slab, err := m.lasting.alloc(slabBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +139,7 @@ func (m *memory) take(class, size int) (*buffer, error) {
 
 // takeLarge makes a block of an arena.
 func (m *memory) takeLarge(n int, a *arena) (*buffer, error) {
-	e, err := a.alloc(n, m.bound())
+	e, err := a.alloc(n)
 	if err != nil {
 		return nil, err
 	}
@@ -164,9 +163,6 @@ func (m *memory) arenaOf(use purpose) *arena {
 
 // reserved is what the system has given, in bytes.
 func (m *memory) reserved() int64 { return m.arena.taken + m.lasting.taken }
-
-// bound is how much memory may lie idle when the system is asked for more: half of what was ever in use, and some.
-func (m *memory) bound() int64 { return m.stats.Peak/2 + slackBytes }
 
 func (m *memory) release(b *buffer) {
 	m.mu.Lock()
