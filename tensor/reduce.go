@@ -119,6 +119,9 @@ func extreme(c *Ctx, name string, op backend.Op, x *Tensor, d int, keep bool) *T
 	if len(ds) > 0 && x.shape[ds[0]] == 0 {
 		c.fail(name, []*Tensor{x}, "dim %d is empty: it has no extreme value", d)
 	}
+	if c.records([]*Tensor{x}) { // as Sum
+		c.wantFeaturesTogether(name, x, ds...)
+	}
 	m := c.reduce(op, name, x, ds, x.dtype)
 	y := m
 	if !keep {
@@ -153,6 +156,7 @@ func argExtreme(c *Ctx, name string, op backend.Op, x *Tensor, d int, keep bool)
 	if x.shape[ds[0]] == 0 {
 		c.fail(name, []*Tensor{x}, "dim %d is empty: it has no extreme value", d)
 	}
+	c.wantFeaturesTogether(name, x, ds...)
 	y := c.reduce(op, name, x, ds, Int64)
 	if !keep {
 		y = y.reshaped(dropDims(x.Shape(), ds))

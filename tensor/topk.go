@@ -18,6 +18,7 @@ func TopK(c *Ctx, x *Tensor, k, d int, smallest bool) (values, indices *Tensor) 
 	if x.ndim == 0 || k < 0 || k > x.shape[d] {
 		c.fail(name, []*Tensor{x}, "k = %d of dim %d: want at least one dim, and 0 ≤ k ≤ its size", k, d)
 	}
+	c.wantFeaturesTogether(name, x, d)
 	if last := x.ndim - 1; d != last {
 		values, indices = TopK(c, Transpose(c, x, d, last), k, last, smallest)
 		return Transpose(c, values, d, last), Transpose(c, indices, d, last)
@@ -48,6 +49,7 @@ func CumSum(c *Ctx, x *Tensor, d int) *Tensor {
 	c.wantSigned(name, x)
 	c.autocast(name, &x)
 	d = x.dimIndex(c, name, d)
+	c.wantFeaturesTogether(name, x, d)
 	if last := x.ndim - 1; x.ndim > 0 && d != last {
 		return Transpose(c, CumSum(c, Transpose(c, x, d, last), last), d, last)
 	}

@@ -191,6 +191,19 @@ func TestFeaturesOfAColwiseLayer(t *testing.T) {
 		"length": {1, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
 			return tensor.Div(c, y, tensor.Sum(c, tensor.Mul(c, y, y), []int{-1}, true))
 		}, "Sum: want colwise_gather_output", true},
+		"greatest": {1, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			return tensor.Sub(c, y, tensor.Max(c, y, -1, true))
+		}, "Max: want colwise_gather_output", true},
+		"place of the greatest": {1, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			return tensor.Mul(c, y, tensor.Cast(c, tensor.ArgMax(c, y, -1, true), y.DType()))
+		}, "ArgMax: want colwise_gather_output", false},
+		"greatest ones": {1, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			values, _ := tensor.TopK(c, y, 1, -1, false)
+			return tensor.Sub(c, y, values)
+		}, "TopK: want colwise_gather_output", false},
+		"sums so far": {1, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			return tensor.CumSum(c, y, 2)
+		}, "CumSum: want colwise_gather_output", false},
 		"dropout": {1, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
 			return tensor.Dropout(c, tensor.ReLU(c, y), 0.1)
 		}, "Dropout: want dropout behind the rowwise layer", false},
