@@ -359,221 +359,41 @@ func transposeF16AVX2x4(blocks int, src *uint16, stride int, dst *float32, width
 //go:noescape
 func transposeF16AVX2x8(blocks int, src *uint16, stride int, dst *float32, width int)
 
-// microWidenedAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[1·p + i]. Pair p of
-// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
+// microWidenedAVX512x11 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
+// of products, 1 ≤ rows ≤ 11, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed:
+// a[rows·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at
+// c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func microWidenedAVX512x11(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// microDotAVX512BF16x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
-// packed: a[1·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
-// at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x12 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
+// of products, 12 ≤ rows ≤ 12, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed:
+// a[rows·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at
+// c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func microWidenedAVX512x12(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// microWidenedAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[2·p + i]. Pair p of
-// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
+// microDotAVX512BF16x11 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
+// of products, 1 ≤ rows ≤ 11, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal
+// numbers are zero. A is packed: a[rows·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last
+// of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func microDotAVX512BF16x11(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// microDotAVX512BF16x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
-// packed: a[2·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
-// at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x12 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
+// of products, 12 ≤ rows ≤ 12, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal
+// numbers are zero. A is packed: a[rows·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last
+// of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microWidenedAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[3·p + i]. Pair p of
-// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func microWidenedAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microDotAVX512BF16x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
-// packed: a[3·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
-// at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func microDotAVX512BF16x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microWidenedAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[4·p + i]. Pair p of
-// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func microWidenedAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microDotAVX512BF16x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
-// packed: a[4·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
-// at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func microDotAVX512BF16x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microWidenedAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[5·p + i]. Pair p of
-// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func microWidenedAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microDotAVX512BF16x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
-// packed: a[5·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
-// at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func microDotAVX512BF16x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microWidenedAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[6·p + i]. Pair p of
-// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func microWidenedAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microDotAVX512BF16x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
-// packed: a[6·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
-// at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func microDotAVX512BF16x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microWidenedAVX512x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[7·p + i]. Pair p of
-// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func microWidenedAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microDotAVX512BF16x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
-// packed: a[7·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
-// at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func microDotAVX512BF16x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microWidenedAVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[8·p + i]. Pair p of
-// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func microWidenedAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microDotAVX512BF16x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
-// packed: a[8·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
-// at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func microDotAVX512BF16x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microWidenedAVX512x9 computes 9×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[9·p + i]. Pair p of
-// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func microWidenedAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microDotAVX512BF16x9 computes 9×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
-// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
-// packed: a[9·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
-// at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func microDotAVX512BF16x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microWidenedAVX512x10 computes 10×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
-// of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[10·p + i]. Pair
-// p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func microWidenedAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microDotAVX512BF16x10 computes 10×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
-// of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A
-// is packed: a[10·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C
-// is at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func microDotAVX512BF16x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microWidenedAVX512x11 computes 11×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
-// of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[11·p + i]. Pair
-// p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func microWidenedAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microDotAVX512BF16x11 computes 11×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
-// of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A
-// is packed: a[11·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C
-// is at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func microDotAVX512BF16x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microWidenedAVX512x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
-// of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[12·p + i]. Pair
-// p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
-// d[i·dstride].
-//
-//go:noescape
-func microWidenedAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// microDotAVX512BF16x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
-// of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A
-// is packed: a[12·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C
-// is at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func microDotAVX512BF16x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func microDotAVX512BF16x12(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
 // copyPairsAVX512x32 sets dst[32·p + i] = src[2·p·stride + i] + 65536·src[(2·p+1)·stride + i] for i < 32 and p < k, k ≥
 // 1.

@@ -7908,3109 +7908,98 @@ loop:
 	VZEROUPPER
 	RET
 
-// func microWidenedAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+// func microWidenedAVX512x11(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x1(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
+TEXT ·microWidenedAVX512x11(SB), $0-80
+	MOVQ       k+8(FP), AX
+	MOVQ       a+16(FP), CX
+	MOVQ       b+24(FP), DX
+	MOVQ       bstride+32(FP), BX
+	MOVQ       c+40(FP), SI
+	MOVQ       cstride+48(FP), SI
 	SHLQ       $0x02, BX
-	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
+	SHLQ       $0x02, SI
+	MOVQ       rows+0(FP), DI
+	MOVQ       DI, R8
+	SHLQ       $0x02, R8
 	VPTERNLOGD $0xff, Z0, Z0, Z0
 	VPSLLD     $0x10, Z0, Z0
 
 block:
 	MOVQ       AX, R9
 	MOVQ       CX, R10
-	MOVQ       SI, R11
+	MOVQ       c+40(FP), R11
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-
-loop:
-	VMOVUPS      (DX), Z3
-	VPSLLD       $0x10, Z3, Z4
-	VPANDD       Z3, Z0, Z3
-	VMOVUPS      64(DX), Z5
-	VPSLLD       $0x10, Z5, Z6
-	VPANDD       Z5, Z0, Z5
-	VBROADCASTSS (R10), Z7
-	VPSLLD       $0x10, Z7, Z8
-	VPANDD       Z7, Z0, Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z5, Z7, Z2
-	VFMADD231PS  Z4, Z8, Z1
-	VFMADD231PS  Z6, Z8, Z2
-	ADDQ         $0x04, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z1, (R9)
-	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microDotAVX512BF16x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x1(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
-	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-
-loop:
-	VMOVUPS      (DX), Z2
-	VMOVUPS      64(DX), Z3
-	VBROADCASTSS (R10), Z4
-	LONG $0x485ef262; WORD $0xc252 // VDPBF16PS Z2, Z4, Z0
-	LONG $0x485ef262; WORD $0xcb52 // VDPBF16PS Z3, Z4, Z1
-	ADDQ         $0x04, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microWidenedAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x2(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
-	SHLQ       $0x02, BX
-	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
-	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSLLD     $0x10, Z0, Z0
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-
-loop:
-	VMOVUPS      (DX), Z5
-	VPSLLD       $0x10, Z5, Z6
-	VPANDD       Z5, Z0, Z5
-	VMOVUPS      64(DX), Z7
-	VPSLLD       $0x10, Z7, Z8
-	VPANDD       Z7, Z0, Z7
-	VBROADCASTSS (R10), Z9
-	VPSLLD       $0x10, Z9, Z10
-	VPANDD       Z9, Z0, Z9
-	VFMADD231PS  Z5, Z9, Z1
-	VFMADD231PS  Z7, Z9, Z2
-	VFMADD231PS  Z6, Z10, Z1
-	VFMADD231PS  Z8, Z10, Z2
-	VBROADCASTSS 4(R10), Z9
-	VPSLLD       $0x10, Z9, Z10
-	VPANDD       Z9, Z0, Z9
-	VFMADD231PS  Z5, Z9, Z3
-	VFMADD231PS  Z7, Z9, Z4
-	VFMADD231PS  Z6, Z10, Z3
-	VFMADD231PS  Z8, Z10, Z4
-	ADDQ         $0x08, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VADDPS       (R10), Z3, Z3
-	VADDPS       64(R10), Z4, Z4
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z3, (R9)
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z1, (R9)
-	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microDotAVX512BF16x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x2(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
-	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-
-loop:
-	VMOVUPS      (DX), Z4
-	VMOVUPS      64(DX), Z5
-	VBROADCASTSS (R10), Z6
-	LONG $0x484ef262; WORD $0xc452 // VDPBF16PS Z4, Z6, Z0
-	LONG $0x484ef262; WORD $0xcd52 // VDPBF16PS Z5, Z6, Z1
-	VBROADCASTSS 4(R10), Z6
-	LONG $0x484ef262; WORD $0xd452 // VDPBF16PS Z4, Z6, Z2
-	LONG $0x484ef262; WORD $0xdd52 // VDPBF16PS Z5, Z6, Z3
-	ADDQ         $0x08, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VADDPS       (R10), Z2, Z2
-	VADDPS       64(R10), Z3, Z3
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microWidenedAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x3(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
-	SHLQ       $0x02, BX
-	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
-	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSLLD     $0x10, Z0, Z0
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-
-loop:
-	VMOVUPS      (DX), Z7
-	VPSLLD       $0x10, Z7, Z8
-	VPANDD       Z7, Z0, Z7
-	VMOVUPS      64(DX), Z9
-	VPSLLD       $0x10, Z9, Z10
-	VPANDD       Z9, Z0, Z9
-	VBROADCASTSS (R10), Z11
-	VPSLLD       $0x10, Z11, Z12
-	VPANDD       Z11, Z0, Z11
-	VFMADD231PS  Z7, Z11, Z1
-	VFMADD231PS  Z9, Z11, Z2
-	VFMADD231PS  Z8, Z12, Z1
-	VFMADD231PS  Z10, Z12, Z2
-	VBROADCASTSS 4(R10), Z11
-	VPSLLD       $0x10, Z11, Z12
-	VPANDD       Z11, Z0, Z11
-	VFMADD231PS  Z7, Z11, Z3
-	VFMADD231PS  Z9, Z11, Z4
-	VFMADD231PS  Z8, Z12, Z3
-	VFMADD231PS  Z10, Z12, Z4
-	VBROADCASTSS 8(R10), Z11
-	VPSLLD       $0x10, Z11, Z12
-	VPANDD       Z11, Z0, Z11
-	VFMADD231PS  Z7, Z11, Z5
-	VFMADD231PS  Z9, Z11, Z6
-	VFMADD231PS  Z8, Z12, Z5
-	VFMADD231PS  Z10, Z12, Z6
-	ADDQ         $0x0c, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VADDPS       (R10), Z3, Z3
-	VADDPS       64(R10), Z4, Z4
-	ADDQ         R11, R10
-	VADDPS       (R10), Z5, Z5
-	VADDPS       64(R10), Z6, Z6
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z3, (R9)
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z5, (R9)
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z1, (R9)
-	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z5, (R9)
-	VMOVUPS Z6, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microDotAVX512BF16x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x3(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
-	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-
-loop:
-	VMOVUPS      (DX), Z6
-	VMOVUPS      64(DX), Z7
-	VBROADCASTSS (R10), Z8
-	LONG $0x483ef262; WORD $0xc652 // VDPBF16PS Z6, Z8, Z0
-	LONG $0x483ef262; WORD $0xcf52 // VDPBF16PS Z7, Z8, Z1
-	VBROADCASTSS 4(R10), Z8
-	LONG $0x483ef262; WORD $0xd652 // VDPBF16PS Z6, Z8, Z2
-	LONG $0x483ef262; WORD $0xdf52 // VDPBF16PS Z7, Z8, Z3
-	VBROADCASTSS 8(R10), Z8
-	LONG $0x483ef262; WORD $0xe652 // VDPBF16PS Z6, Z8, Z4
-	LONG $0x483ef262; WORD $0xef52 // VDPBF16PS Z7, Z8, Z5
-	ADDQ         $0x0c, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VADDPS       (R10), Z2, Z2
-	VADDPS       64(R10), Z3, Z3
-	ADDQ         R11, R10
-	VADDPS       (R10), Z4, Z4
-	VADDPS       64(R10), Z5, Z5
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z4, (R9)
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microWidenedAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x4(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
-	SHLQ       $0x02, BX
-	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
-	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSLLD     $0x10, Z0, Z0
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-
-loop:
-	VMOVUPS      (DX), Z9
-	VPSLLD       $0x10, Z9, Z10
-	VPANDD       Z9, Z0, Z9
-	VMOVUPS      64(DX), Z11
-	VPSLLD       $0x10, Z11, Z12
-	VPANDD       Z11, Z0, Z11
-	VBROADCASTSS (R10), Z13
-	VPSLLD       $0x10, Z13, Z14
-	VPANDD       Z13, Z0, Z13
-	VFMADD231PS  Z9, Z13, Z1
-	VFMADD231PS  Z11, Z13, Z2
-	VFMADD231PS  Z10, Z14, Z1
-	VFMADD231PS  Z12, Z14, Z2
-	VBROADCASTSS 4(R10), Z13
-	VPSLLD       $0x10, Z13, Z14
-	VPANDD       Z13, Z0, Z13
-	VFMADD231PS  Z9, Z13, Z3
-	VFMADD231PS  Z11, Z13, Z4
-	VFMADD231PS  Z10, Z14, Z3
-	VFMADD231PS  Z12, Z14, Z4
-	VBROADCASTSS 8(R10), Z13
-	VPSLLD       $0x10, Z13, Z14
-	VPANDD       Z13, Z0, Z13
-	VFMADD231PS  Z9, Z13, Z5
-	VFMADD231PS  Z11, Z13, Z6
-	VFMADD231PS  Z10, Z14, Z5
-	VFMADD231PS  Z12, Z14, Z6
-	VBROADCASTSS 12(R10), Z13
-	VPSLLD       $0x10, Z13, Z14
-	VPANDD       Z13, Z0, Z13
-	VFMADD231PS  Z9, Z13, Z7
-	VFMADD231PS  Z11, Z13, Z8
-	VFMADD231PS  Z10, Z14, Z7
-	VFMADD231PS  Z12, Z14, Z8
-	ADDQ         $0x10, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VADDPS       (R10), Z3, Z3
-	VADDPS       64(R10), Z4, Z4
-	ADDQ         R11, R10
-	VADDPS       (R10), Z5, Z5
-	VADDPS       64(R10), Z6, Z6
-	ADDQ         R11, R10
-	VADDPS       (R10), Z7, Z7
-	VADDPS       64(R10), Z8, Z8
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z3, (R9)
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z5, (R9)
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z7, (R9)
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z1, (R9)
-	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z5, (R9)
-	VMOVUPS Z6, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z7, (R9)
-	VMOVUPS Z8, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microDotAVX512BF16x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x4(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
-	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-
-loop:
-	VMOVUPS      (DX), Z8
-	VMOVUPS      64(DX), Z9
-	VBROADCASTSS (R10), Z10
-	LONG $0x482ed262; WORD $0xc052 // VDPBF16PS Z8, Z10, Z0
-	LONG $0x482ed262; WORD $0xc952 // VDPBF16PS Z9, Z10, Z1
-	VBROADCASTSS 4(R10), Z10
-	LONG $0x482ed262; WORD $0xd052 // VDPBF16PS Z8, Z10, Z2
-	LONG $0x482ed262; WORD $0xd952 // VDPBF16PS Z9, Z10, Z3
-	VBROADCASTSS 8(R10), Z10
-	LONG $0x482ed262; WORD $0xe052 // VDPBF16PS Z8, Z10, Z4
-	LONG $0x482ed262; WORD $0xe952 // VDPBF16PS Z9, Z10, Z5
-	VBROADCASTSS 12(R10), Z10
-	LONG $0x482ed262; WORD $0xf052 // VDPBF16PS Z8, Z10, Z6
-	LONG $0x482ed262; WORD $0xf952 // VDPBF16PS Z9, Z10, Z7
-	ADDQ         $0x10, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VADDPS       (R10), Z2, Z2
-	VADDPS       64(R10), Z3, Z3
-	ADDQ         R11, R10
-	VADDPS       (R10), Z4, Z4
-	VADDPS       64(R10), Z5, Z5
-	ADDQ         R11, R10
-	VADDPS       (R10), Z6, Z6
-	VADDPS       64(R10), Z7, Z7
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z4, (R9)
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z6, (R9)
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microWidenedAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x5(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
-	SHLQ       $0x02, BX
-	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
-	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSLLD     $0x10, Z0, Z0
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-
-loop:
-	VMOVUPS      (DX), Z11
-	VPSLLD       $0x10, Z11, Z12
-	VPANDD       Z11, Z0, Z11
-	VMOVUPS      64(DX), Z13
-	VPSLLD       $0x10, Z13, Z14
-	VPANDD       Z13, Z0, Z13
-	VBROADCASTSS (R10), Z15
-	VPSLLD       $0x10, Z15, Z16
-	VPANDD       Z15, Z0, Z15
-	VFMADD231PS  Z11, Z15, Z1
-	VFMADD231PS  Z13, Z15, Z2
-	VFMADD231PS  Z12, Z16, Z1
-	VFMADD231PS  Z14, Z16, Z2
-	VBROADCASTSS 4(R10), Z15
-	VPSLLD       $0x10, Z15, Z16
-	VPANDD       Z15, Z0, Z15
-	VFMADD231PS  Z11, Z15, Z3
-	VFMADD231PS  Z13, Z15, Z4
-	VFMADD231PS  Z12, Z16, Z3
-	VFMADD231PS  Z14, Z16, Z4
-	VBROADCASTSS 8(R10), Z15
-	VPSLLD       $0x10, Z15, Z16
-	VPANDD       Z15, Z0, Z15
-	VFMADD231PS  Z11, Z15, Z5
-	VFMADD231PS  Z13, Z15, Z6
-	VFMADD231PS  Z12, Z16, Z5
-	VFMADD231PS  Z14, Z16, Z6
-	VBROADCASTSS 12(R10), Z15
-	VPSLLD       $0x10, Z15, Z16
-	VPANDD       Z15, Z0, Z15
-	VFMADD231PS  Z11, Z15, Z7
-	VFMADD231PS  Z13, Z15, Z8
-	VFMADD231PS  Z12, Z16, Z7
-	VFMADD231PS  Z14, Z16, Z8
-	VBROADCASTSS 16(R10), Z15
-	VPSLLD       $0x10, Z15, Z16
-	VPANDD       Z15, Z0, Z15
-	VFMADD231PS  Z11, Z15, Z9
-	VFMADD231PS  Z13, Z15, Z10
-	VFMADD231PS  Z12, Z16, Z9
-	VFMADD231PS  Z14, Z16, Z10
-	ADDQ         $0x14, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VADDPS       (R10), Z3, Z3
-	VADDPS       64(R10), Z4, Z4
-	ADDQ         R11, R10
-	VADDPS       (R10), Z5, Z5
-	VADDPS       64(R10), Z6, Z6
-	ADDQ         R11, R10
-	VADDPS       (R10), Z7, Z7
-	VADDPS       64(R10), Z8, Z8
-	ADDQ         R11, R10
-	VADDPS       (R10), Z9, Z9
-	VADDPS       64(R10), Z10, Z10
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z3, (R9)
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z5, (R9)
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z7, (R9)
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z9, (R9)
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z1, (R9)
-	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z5, (R9)
-	VMOVUPS Z6, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z7, (R9)
-	VMOVUPS Z8, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z9, (R9)
-	VMOVUPS Z10, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microDotAVX512BF16x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x5(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
-	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-
-loop:
-	VMOVUPS      (DX), Z10
-	VMOVUPS      64(DX), Z11
-	VBROADCASTSS (R10), Z12
-	LONG $0x481ed262; WORD $0xc252 // VDPBF16PS Z10, Z12, Z0
-	LONG $0x481ed262; WORD $0xcb52 // VDPBF16PS Z11, Z12, Z1
-	VBROADCASTSS 4(R10), Z12
-	LONG $0x481ed262; WORD $0xd252 // VDPBF16PS Z10, Z12, Z2
-	LONG $0x481ed262; WORD $0xdb52 // VDPBF16PS Z11, Z12, Z3
-	VBROADCASTSS 8(R10), Z12
-	LONG $0x481ed262; WORD $0xe252 // VDPBF16PS Z10, Z12, Z4
-	LONG $0x481ed262; WORD $0xeb52 // VDPBF16PS Z11, Z12, Z5
-	VBROADCASTSS 12(R10), Z12
-	LONG $0x481ed262; WORD $0xf252 // VDPBF16PS Z10, Z12, Z6
-	LONG $0x481ed262; WORD $0xfb52 // VDPBF16PS Z11, Z12, Z7
-	VBROADCASTSS 16(R10), Z12
-	LONG $0x481e5262; WORD $0xc252 // VDPBF16PS Z10, Z12, Z8
-	LONG $0x481e5262; WORD $0xcb52 // VDPBF16PS Z11, Z12, Z9
-	ADDQ         $0x14, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VADDPS       (R10), Z2, Z2
-	VADDPS       64(R10), Z3, Z3
-	ADDQ         R11, R10
-	VADDPS       (R10), Z4, Z4
-	VADDPS       64(R10), Z5, Z5
-	ADDQ         R11, R10
-	VADDPS       (R10), Z6, Z6
-	VADDPS       64(R10), Z7, Z7
-	ADDQ         R11, R10
-	VADDPS       (R10), Z8, Z8
-	VADDPS       64(R10), Z9, Z9
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z4, (R9)
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z6, (R9)
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z8, (R9)
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microWidenedAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x6(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
-	SHLQ       $0x02, BX
-	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
-	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSLLD     $0x10, Z0, Z0
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-
-loop:
-	VMOVUPS      (DX), Z13
-	VPSLLD       $0x10, Z13, Z14
-	VPANDD       Z13, Z0, Z13
-	VMOVUPS      64(DX), Z15
-	VPSLLD       $0x10, Z15, Z16
-	VPANDD       Z15, Z0, Z15
-	VBROADCASTSS (R10), Z17
-	VPSLLD       $0x10, Z17, Z18
-	VPANDD       Z17, Z0, Z17
-	VFMADD231PS  Z13, Z17, Z1
-	VFMADD231PS  Z15, Z17, Z2
-	VFMADD231PS  Z14, Z18, Z1
-	VFMADD231PS  Z16, Z18, Z2
-	VBROADCASTSS 4(R10), Z17
-	VPSLLD       $0x10, Z17, Z18
-	VPANDD       Z17, Z0, Z17
-	VFMADD231PS  Z13, Z17, Z3
-	VFMADD231PS  Z15, Z17, Z4
-	VFMADD231PS  Z14, Z18, Z3
-	VFMADD231PS  Z16, Z18, Z4
-	VBROADCASTSS 8(R10), Z17
-	VPSLLD       $0x10, Z17, Z18
-	VPANDD       Z17, Z0, Z17
-	VFMADD231PS  Z13, Z17, Z5
-	VFMADD231PS  Z15, Z17, Z6
-	VFMADD231PS  Z14, Z18, Z5
-	VFMADD231PS  Z16, Z18, Z6
-	VBROADCASTSS 12(R10), Z17
-	VPSLLD       $0x10, Z17, Z18
-	VPANDD       Z17, Z0, Z17
-	VFMADD231PS  Z13, Z17, Z7
-	VFMADD231PS  Z15, Z17, Z8
-	VFMADD231PS  Z14, Z18, Z7
-	VFMADD231PS  Z16, Z18, Z8
-	VBROADCASTSS 16(R10), Z17
-	VPSLLD       $0x10, Z17, Z18
-	VPANDD       Z17, Z0, Z17
-	VFMADD231PS  Z13, Z17, Z9
-	VFMADD231PS  Z15, Z17, Z10
-	VFMADD231PS  Z14, Z18, Z9
-	VFMADD231PS  Z16, Z18, Z10
-	VBROADCASTSS 20(R10), Z17
-	VPSLLD       $0x10, Z17, Z18
-	VPANDD       Z17, Z0, Z17
-	VFMADD231PS  Z13, Z17, Z11
-	VFMADD231PS  Z15, Z17, Z12
-	VFMADD231PS  Z14, Z18, Z11
-	VFMADD231PS  Z16, Z18, Z12
-	ADDQ         $0x18, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VADDPS       (R10), Z3, Z3
-	VADDPS       64(R10), Z4, Z4
-	ADDQ         R11, R10
-	VADDPS       (R10), Z5, Z5
-	VADDPS       64(R10), Z6, Z6
-	ADDQ         R11, R10
-	VADDPS       (R10), Z7, Z7
-	VADDPS       64(R10), Z8, Z8
-	ADDQ         R11, R10
-	VADDPS       (R10), Z9, Z9
-	VADDPS       64(R10), Z10, Z10
-	ADDQ         R11, R10
-	VADDPS       (R10), Z11, Z11
-	VADDPS       64(R10), Z12, Z12
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z3, (R9)
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z5, (R9)
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z7, (R9)
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z9, (R9)
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z11, (R9)
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z1, (R9)
-	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z5, (R9)
-	VMOVUPS Z6, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z7, (R9)
-	VMOVUPS Z8, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z9, (R9)
-	VMOVUPS Z10, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z11, (R9)
-	VMOVUPS Z12, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microDotAVX512BF16x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x6(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
-	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-
-loop:
-	VMOVUPS      (DX), Z12
-	VMOVUPS      64(DX), Z13
-	VBROADCASTSS (R10), Z14
-	LONG $0x480ed262; WORD $0xc452 // VDPBF16PS Z12, Z14, Z0
-	LONG $0x480ed262; WORD $0xcd52 // VDPBF16PS Z13, Z14, Z1
-	VBROADCASTSS 4(R10), Z14
-	LONG $0x480ed262; WORD $0xd452 // VDPBF16PS Z12, Z14, Z2
-	LONG $0x480ed262; WORD $0xdd52 // VDPBF16PS Z13, Z14, Z3
-	VBROADCASTSS 8(R10), Z14
-	LONG $0x480ed262; WORD $0xe452 // VDPBF16PS Z12, Z14, Z4
-	LONG $0x480ed262; WORD $0xed52 // VDPBF16PS Z13, Z14, Z5
-	VBROADCASTSS 12(R10), Z14
-	LONG $0x480ed262; WORD $0xf452 // VDPBF16PS Z12, Z14, Z6
-	LONG $0x480ed262; WORD $0xfd52 // VDPBF16PS Z13, Z14, Z7
-	VBROADCASTSS 16(R10), Z14
-	LONG $0x480e5262; WORD $0xc452 // VDPBF16PS Z12, Z14, Z8
-	LONG $0x480e5262; WORD $0xcd52 // VDPBF16PS Z13, Z14, Z9
-	VBROADCASTSS 20(R10), Z14
-	LONG $0x480e5262; WORD $0xd452 // VDPBF16PS Z12, Z14, Z10
-	LONG $0x480e5262; WORD $0xdd52 // VDPBF16PS Z13, Z14, Z11
-	ADDQ         $0x18, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VADDPS       (R10), Z2, Z2
-	VADDPS       64(R10), Z3, Z3
-	ADDQ         R11, R10
-	VADDPS       (R10), Z4, Z4
-	VADDPS       64(R10), Z5, Z5
-	ADDQ         R11, R10
-	VADDPS       (R10), Z6, Z6
-	VADDPS       64(R10), Z7, Z7
-	ADDQ         R11, R10
-	VADDPS       (R10), Z8, Z8
-	VADDPS       64(R10), Z9, Z9
-	ADDQ         R11, R10
-	VADDPS       (R10), Z10, Z10
-	VADDPS       64(R10), Z11, Z11
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z4, (R9)
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z6, (R9)
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z8, (R9)
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z10, (R9)
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microWidenedAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x7(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
-	SHLQ       $0x02, BX
-	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
-	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSLLD     $0x10, Z0, Z0
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-
-loop:
-	VMOVUPS      (DX), Z15
-	VPSLLD       $0x10, Z15, Z16
-	VPANDD       Z15, Z0, Z15
-	VMOVUPS      64(DX), Z17
-	VPSLLD       $0x10, Z17, Z18
-	VPANDD       Z17, Z0, Z17
-	VBROADCASTSS (R10), Z19
-	VPSLLD       $0x10, Z19, Z20
-	VPANDD       Z19, Z0, Z19
-	VFMADD231PS  Z15, Z19, Z1
-	VFMADD231PS  Z17, Z19, Z2
-	VFMADD231PS  Z16, Z20, Z1
-	VFMADD231PS  Z18, Z20, Z2
-	VBROADCASTSS 4(R10), Z19
-	VPSLLD       $0x10, Z19, Z20
-	VPANDD       Z19, Z0, Z19
-	VFMADD231PS  Z15, Z19, Z3
-	VFMADD231PS  Z17, Z19, Z4
-	VFMADD231PS  Z16, Z20, Z3
-	VFMADD231PS  Z18, Z20, Z4
-	VBROADCASTSS 8(R10), Z19
-	VPSLLD       $0x10, Z19, Z20
-	VPANDD       Z19, Z0, Z19
-	VFMADD231PS  Z15, Z19, Z5
-	VFMADD231PS  Z17, Z19, Z6
-	VFMADD231PS  Z16, Z20, Z5
-	VFMADD231PS  Z18, Z20, Z6
-	VBROADCASTSS 12(R10), Z19
-	VPSLLD       $0x10, Z19, Z20
-	VPANDD       Z19, Z0, Z19
-	VFMADD231PS  Z15, Z19, Z7
-	VFMADD231PS  Z17, Z19, Z8
-	VFMADD231PS  Z16, Z20, Z7
-	VFMADD231PS  Z18, Z20, Z8
-	VBROADCASTSS 16(R10), Z19
-	VPSLLD       $0x10, Z19, Z20
-	VPANDD       Z19, Z0, Z19
-	VFMADD231PS  Z15, Z19, Z9
-	VFMADD231PS  Z17, Z19, Z10
-	VFMADD231PS  Z16, Z20, Z9
-	VFMADD231PS  Z18, Z20, Z10
-	VBROADCASTSS 20(R10), Z19
-	VPSLLD       $0x10, Z19, Z20
-	VPANDD       Z19, Z0, Z19
-	VFMADD231PS  Z15, Z19, Z11
-	VFMADD231PS  Z17, Z19, Z12
-	VFMADD231PS  Z16, Z20, Z11
-	VFMADD231PS  Z18, Z20, Z12
-	VBROADCASTSS 24(R10), Z19
-	VPSLLD       $0x10, Z19, Z20
-	VPANDD       Z19, Z0, Z19
-	VFMADD231PS  Z15, Z19, Z13
-	VFMADD231PS  Z17, Z19, Z14
-	VFMADD231PS  Z16, Z20, Z13
-	VFMADD231PS  Z18, Z20, Z14
-	ADDQ         $0x1c, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VADDPS       (R10), Z3, Z3
-	VADDPS       64(R10), Z4, Z4
-	ADDQ         R11, R10
-	VADDPS       (R10), Z5, Z5
-	VADDPS       64(R10), Z6, Z6
-	ADDQ         R11, R10
-	VADDPS       (R10), Z7, Z7
-	VADDPS       64(R10), Z8, Z8
-	ADDQ         R11, R10
-	VADDPS       (R10), Z9, Z9
-	VADDPS       64(R10), Z10, Z10
-	ADDQ         R11, R10
-	VADDPS       (R10), Z11, Z11
-	VADDPS       64(R10), Z12, Z12
-	ADDQ         R11, R10
-	VADDPS       (R10), Z13, Z13
-	VADDPS       64(R10), Z14, Z14
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z3, (R9)
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z5, (R9)
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z7, (R9)
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z9, (R9)
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z11, (R9)
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z13, (R9)
-	VMOVUPS      Z14, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z1, (R9)
-	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z5, (R9)
-	VMOVUPS Z6, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z7, (R9)
-	VMOVUPS Z8, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z9, (R9)
-	VMOVUPS Z10, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z11, (R9)
-	VMOVUPS Z12, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z13, (R9)
-	VMOVUPS Z14, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microDotAVX512BF16x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x7(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
-	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-
-loop:
-	VMOVUPS      (DX), Z14
-	VMOVUPS      64(DX), Z15
-	VBROADCASTSS (R10), Z16
-	LONG $0x407ed262; WORD $0xc652 // VDPBF16PS Z14, Z16, Z0
-	LONG $0x407ed262; WORD $0xcf52 // VDPBF16PS Z15, Z16, Z1
-	VBROADCASTSS 4(R10), Z16
-	LONG $0x407ed262; WORD $0xd652 // VDPBF16PS Z14, Z16, Z2
-	LONG $0x407ed262; WORD $0xdf52 // VDPBF16PS Z15, Z16, Z3
-	VBROADCASTSS 8(R10), Z16
-	LONG $0x407ed262; WORD $0xe652 // VDPBF16PS Z14, Z16, Z4
-	LONG $0x407ed262; WORD $0xef52 // VDPBF16PS Z15, Z16, Z5
-	VBROADCASTSS 12(R10), Z16
-	LONG $0x407ed262; WORD $0xf652 // VDPBF16PS Z14, Z16, Z6
-	LONG $0x407ed262; WORD $0xff52 // VDPBF16PS Z15, Z16, Z7
-	VBROADCASTSS 16(R10), Z16
-	LONG $0x407e5262; WORD $0xc652 // VDPBF16PS Z14, Z16, Z8
-	LONG $0x407e5262; WORD $0xcf52 // VDPBF16PS Z15, Z16, Z9
-	VBROADCASTSS 20(R10), Z16
-	LONG $0x407e5262; WORD $0xd652 // VDPBF16PS Z14, Z16, Z10
-	LONG $0x407e5262; WORD $0xdf52 // VDPBF16PS Z15, Z16, Z11
-	VBROADCASTSS 24(R10), Z16
-	LONG $0x407e5262; WORD $0xe652 // VDPBF16PS Z14, Z16, Z12
-	LONG $0x407e5262; WORD $0xef52 // VDPBF16PS Z15, Z16, Z13
-	ADDQ         $0x1c, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VADDPS       (R10), Z2, Z2
-	VADDPS       64(R10), Z3, Z3
-	ADDQ         R11, R10
-	VADDPS       (R10), Z4, Z4
-	VADDPS       64(R10), Z5, Z5
-	ADDQ         R11, R10
-	VADDPS       (R10), Z6, Z6
-	VADDPS       64(R10), Z7, Z7
-	ADDQ         R11, R10
-	VADDPS       (R10), Z8, Z8
-	VADDPS       64(R10), Z9, Z9
-	ADDQ         R11, R10
-	VADDPS       (R10), Z10, Z10
-	VADDPS       64(R10), Z11, Z11
-	ADDQ         R11, R10
-	VADDPS       (R10), Z12, Z12
-	VADDPS       64(R10), Z13, Z13
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z4, (R9)
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z6, (R9)
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z8, (R9)
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z10, (R9)
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z12, (R9)
-	VMOVUPS      Z13, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microWidenedAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x8(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
-	SHLQ       $0x02, BX
-	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
-	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSLLD     $0x10, Z0, Z0
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-
-loop:
-	VMOVUPS      (DX), Z17
-	VPSLLD       $0x10, Z17, Z18
-	VPANDD       Z17, Z0, Z17
-	VMOVUPS      64(DX), Z19
-	VPSLLD       $0x10, Z19, Z20
-	VPANDD       Z19, Z0, Z19
-	VBROADCASTSS (R10), Z21
-	VPSLLD       $0x10, Z21, Z22
-	VPANDD       Z21, Z0, Z21
-	VFMADD231PS  Z17, Z21, Z1
-	VFMADD231PS  Z19, Z21, Z2
-	VFMADD231PS  Z18, Z22, Z1
-	VFMADD231PS  Z20, Z22, Z2
-	VBROADCASTSS 4(R10), Z21
-	VPSLLD       $0x10, Z21, Z22
-	VPANDD       Z21, Z0, Z21
-	VFMADD231PS  Z17, Z21, Z3
-	VFMADD231PS  Z19, Z21, Z4
-	VFMADD231PS  Z18, Z22, Z3
-	VFMADD231PS  Z20, Z22, Z4
-	VBROADCASTSS 8(R10), Z21
-	VPSLLD       $0x10, Z21, Z22
-	VPANDD       Z21, Z0, Z21
-	VFMADD231PS  Z17, Z21, Z5
-	VFMADD231PS  Z19, Z21, Z6
-	VFMADD231PS  Z18, Z22, Z5
-	VFMADD231PS  Z20, Z22, Z6
-	VBROADCASTSS 12(R10), Z21
-	VPSLLD       $0x10, Z21, Z22
-	VPANDD       Z21, Z0, Z21
-	VFMADD231PS  Z17, Z21, Z7
-	VFMADD231PS  Z19, Z21, Z8
-	VFMADD231PS  Z18, Z22, Z7
-	VFMADD231PS  Z20, Z22, Z8
-	VBROADCASTSS 16(R10), Z21
-	VPSLLD       $0x10, Z21, Z22
-	VPANDD       Z21, Z0, Z21
-	VFMADD231PS  Z17, Z21, Z9
-	VFMADD231PS  Z19, Z21, Z10
-	VFMADD231PS  Z18, Z22, Z9
-	VFMADD231PS  Z20, Z22, Z10
-	VBROADCASTSS 20(R10), Z21
-	VPSLLD       $0x10, Z21, Z22
-	VPANDD       Z21, Z0, Z21
-	VFMADD231PS  Z17, Z21, Z11
-	VFMADD231PS  Z19, Z21, Z12
-	VFMADD231PS  Z18, Z22, Z11
-	VFMADD231PS  Z20, Z22, Z12
-	VBROADCASTSS 24(R10), Z21
-	VPSLLD       $0x10, Z21, Z22
-	VPANDD       Z21, Z0, Z21
-	VFMADD231PS  Z17, Z21, Z13
-	VFMADD231PS  Z19, Z21, Z14
-	VFMADD231PS  Z18, Z22, Z13
-	VFMADD231PS  Z20, Z22, Z14
-	VBROADCASTSS 28(R10), Z21
-	VPSLLD       $0x10, Z21, Z22
-	VPANDD       Z21, Z0, Z21
-	VFMADD231PS  Z17, Z21, Z15
-	VFMADD231PS  Z19, Z21, Z16
-	VFMADD231PS  Z18, Z22, Z15
-	VFMADD231PS  Z20, Z22, Z16
-	ADDQ         $0x20, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VADDPS       (R10), Z3, Z3
-	VADDPS       64(R10), Z4, Z4
-	ADDQ         R11, R10
-	VADDPS       (R10), Z5, Z5
-	VADDPS       64(R10), Z6, Z6
-	ADDQ         R11, R10
-	VADDPS       (R10), Z7, Z7
-	VADDPS       64(R10), Z8, Z8
-	ADDQ         R11, R10
-	VADDPS       (R10), Z9, Z9
-	VADDPS       64(R10), Z10, Z10
-	ADDQ         R11, R10
-	VADDPS       (R10), Z11, Z11
-	VADDPS       64(R10), Z12, Z12
-	ADDQ         R11, R10
-	VADDPS       (R10), Z13, Z13
-	VADDPS       64(R10), Z14, Z14
-	ADDQ         R11, R10
-	VADDPS       (R10), Z15, Z15
-	VADDPS       64(R10), Z16, Z16
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z3, (R9)
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z5, (R9)
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z7, (R9)
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z9, (R9)
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z11, (R9)
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z13, (R9)
-	VMOVUPS      Z14, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z15, (R9)
-	VMOVUPS      Z16, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z1, (R9)
-	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z5, (R9)
-	VMOVUPS Z6, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z7, (R9)
-	VMOVUPS Z8, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z9, (R9)
-	VMOVUPS Z10, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z11, (R9)
-	VMOVUPS Z12, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z13, (R9)
-	VMOVUPS Z14, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z15, (R9)
-	VMOVUPS Z16, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microDotAVX512BF16x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x8(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
-	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-
-loop:
-	VMOVUPS      (DX), Z16
-	VMOVUPS      64(DX), Z17
-	VBROADCASTSS (R10), Z18
-	LONG $0x406eb262; WORD $0xc052 // VDPBF16PS Z16, Z18, Z0
-	LONG $0x406eb262; WORD $0xc952 // VDPBF16PS Z17, Z18, Z1
-	VBROADCASTSS 4(R10), Z18
-	LONG $0x406eb262; WORD $0xd052 // VDPBF16PS Z16, Z18, Z2
-	LONG $0x406eb262; WORD $0xd952 // VDPBF16PS Z17, Z18, Z3
-	VBROADCASTSS 8(R10), Z18
-	LONG $0x406eb262; WORD $0xe052 // VDPBF16PS Z16, Z18, Z4
-	LONG $0x406eb262; WORD $0xe952 // VDPBF16PS Z17, Z18, Z5
-	VBROADCASTSS 12(R10), Z18
-	LONG $0x406eb262; WORD $0xf052 // VDPBF16PS Z16, Z18, Z6
-	LONG $0x406eb262; WORD $0xf952 // VDPBF16PS Z17, Z18, Z7
-	VBROADCASTSS 16(R10), Z18
-	LONG $0x406e3262; WORD $0xc052 // VDPBF16PS Z16, Z18, Z8
-	LONG $0x406e3262; WORD $0xc952 // VDPBF16PS Z17, Z18, Z9
-	VBROADCASTSS 20(R10), Z18
-	LONG $0x406e3262; WORD $0xd052 // VDPBF16PS Z16, Z18, Z10
-	LONG $0x406e3262; WORD $0xd952 // VDPBF16PS Z17, Z18, Z11
-	VBROADCASTSS 24(R10), Z18
-	LONG $0x406e3262; WORD $0xe052 // VDPBF16PS Z16, Z18, Z12
-	LONG $0x406e3262; WORD $0xe952 // VDPBF16PS Z17, Z18, Z13
-	VBROADCASTSS 28(R10), Z18
-	LONG $0x406e3262; WORD $0xf052 // VDPBF16PS Z16, Z18, Z14
-	LONG $0x406e3262; WORD $0xf952 // VDPBF16PS Z17, Z18, Z15
-	ADDQ         $0x20, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VADDPS       (R10), Z2, Z2
-	VADDPS       64(R10), Z3, Z3
-	ADDQ         R11, R10
-	VADDPS       (R10), Z4, Z4
-	VADDPS       64(R10), Z5, Z5
-	ADDQ         R11, R10
-	VADDPS       (R10), Z6, Z6
-	VADDPS       64(R10), Z7, Z7
-	ADDQ         R11, R10
-	VADDPS       (R10), Z8, Z8
-	VADDPS       64(R10), Z9, Z9
-	ADDQ         R11, R10
-	VADDPS       (R10), Z10, Z10
-	VADDPS       64(R10), Z11, Z11
-	ADDQ         R11, R10
-	VADDPS       (R10), Z12, Z12
-	VADDPS       64(R10), Z13, Z13
-	ADDQ         R11, R10
-	VADDPS       (R10), Z14, Z14
-	VADDPS       64(R10), Z15, Z15
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z4, (R9)
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z6, (R9)
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z8, (R9)
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z10, (R9)
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z12, (R9)
-	VMOVUPS      Z13, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z14, (R9)
-	VMOVUPS      Z15, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z14, (R9)
-	VMOVUPS Z15, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microWidenedAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x9(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
-	SHLQ       $0x02, BX
-	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
-	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSLLD     $0x10, Z0, Z0
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-
-loop:
-	VMOVUPS      (DX), Z19
-	VPSLLD       $0x10, Z19, Z20
-	VPANDD       Z19, Z0, Z19
-	VMOVUPS      64(DX), Z21
-	VPSLLD       $0x10, Z21, Z22
-	VPANDD       Z21, Z0, Z21
-	VBROADCASTSS (R10), Z23
-	VPSLLD       $0x10, Z23, Z24
-	VPANDD       Z23, Z0, Z23
-	VFMADD231PS  Z19, Z23, Z1
-	VFMADD231PS  Z21, Z23, Z2
-	VFMADD231PS  Z20, Z24, Z1
-	VFMADD231PS  Z22, Z24, Z2
-	VBROADCASTSS 4(R10), Z23
-	VPSLLD       $0x10, Z23, Z24
-	VPANDD       Z23, Z0, Z23
-	VFMADD231PS  Z19, Z23, Z3
-	VFMADD231PS  Z21, Z23, Z4
-	VFMADD231PS  Z20, Z24, Z3
-	VFMADD231PS  Z22, Z24, Z4
-	VBROADCASTSS 8(R10), Z23
-	VPSLLD       $0x10, Z23, Z24
-	VPANDD       Z23, Z0, Z23
-	VFMADD231PS  Z19, Z23, Z5
-	VFMADD231PS  Z21, Z23, Z6
-	VFMADD231PS  Z20, Z24, Z5
-	VFMADD231PS  Z22, Z24, Z6
-	VBROADCASTSS 12(R10), Z23
-	VPSLLD       $0x10, Z23, Z24
-	VPANDD       Z23, Z0, Z23
-	VFMADD231PS  Z19, Z23, Z7
-	VFMADD231PS  Z21, Z23, Z8
-	VFMADD231PS  Z20, Z24, Z7
-	VFMADD231PS  Z22, Z24, Z8
-	VBROADCASTSS 16(R10), Z23
-	VPSLLD       $0x10, Z23, Z24
-	VPANDD       Z23, Z0, Z23
-	VFMADD231PS  Z19, Z23, Z9
-	VFMADD231PS  Z21, Z23, Z10
-	VFMADD231PS  Z20, Z24, Z9
-	VFMADD231PS  Z22, Z24, Z10
-	VBROADCASTSS 20(R10), Z23
-	VPSLLD       $0x10, Z23, Z24
-	VPANDD       Z23, Z0, Z23
-	VFMADD231PS  Z19, Z23, Z11
-	VFMADD231PS  Z21, Z23, Z12
-	VFMADD231PS  Z20, Z24, Z11
-	VFMADD231PS  Z22, Z24, Z12
-	VBROADCASTSS 24(R10), Z23
-	VPSLLD       $0x10, Z23, Z24
-	VPANDD       Z23, Z0, Z23
-	VFMADD231PS  Z19, Z23, Z13
-	VFMADD231PS  Z21, Z23, Z14
-	VFMADD231PS  Z20, Z24, Z13
-	VFMADD231PS  Z22, Z24, Z14
-	VBROADCASTSS 28(R10), Z23
-	VPSLLD       $0x10, Z23, Z24
-	VPANDD       Z23, Z0, Z23
-	VFMADD231PS  Z19, Z23, Z15
-	VFMADD231PS  Z21, Z23, Z16
-	VFMADD231PS  Z20, Z24, Z15
-	VFMADD231PS  Z22, Z24, Z16
-	VBROADCASTSS 32(R10), Z23
-	VPSLLD       $0x10, Z23, Z24
-	VPANDD       Z23, Z0, Z23
-	VFMADD231PS  Z19, Z23, Z17
-	VFMADD231PS  Z21, Z23, Z18
-	VFMADD231PS  Z20, Z24, Z17
-	VFMADD231PS  Z22, Z24, Z18
-	ADDQ         $0x24, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VADDPS       (R10), Z3, Z3
-	VADDPS       64(R10), Z4, Z4
-	ADDQ         R11, R10
-	VADDPS       (R10), Z5, Z5
-	VADDPS       64(R10), Z6, Z6
-	ADDQ         R11, R10
-	VADDPS       (R10), Z7, Z7
-	VADDPS       64(R10), Z8, Z8
-	ADDQ         R11, R10
-	VADDPS       (R10), Z9, Z9
-	VADDPS       64(R10), Z10, Z10
-	ADDQ         R11, R10
-	VADDPS       (R10), Z11, Z11
-	VADDPS       64(R10), Z12, Z12
-	ADDQ         R11, R10
-	VADDPS       (R10), Z13, Z13
-	VADDPS       64(R10), Z14, Z14
-	ADDQ         R11, R10
-	VADDPS       (R10), Z15, Z15
-	VADDPS       64(R10), Z16, Z16
-	ADDQ         R11, R10
-	VADDPS       (R10), Z17, Z17
-	VADDPS       64(R10), Z18, Z18
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z3, (R9)
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z5, (R9)
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z7, (R9)
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z9, (R9)
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z11, (R9)
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z13, (R9)
-	VMOVUPS      Z14, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z15, (R9)
-	VMOVUPS      Z16, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z17, (R9)
-	VMOVUPS      Z18, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z1, (R9)
-	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z5, (R9)
-	VMOVUPS Z6, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z7, (R9)
-	VMOVUPS Z8, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z9, (R9)
-	VMOVUPS Z10, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z11, (R9)
-	VMOVUPS Z12, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z13, (R9)
-	VMOVUPS Z14, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z15, (R9)
-	VMOVUPS Z16, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z17, (R9)
-	VMOVUPS Z18, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microDotAVX512BF16x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x9(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
-	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-
-loop:
-	VMOVUPS      (DX), Z18
-	VMOVUPS      64(DX), Z19
-	VBROADCASTSS (R10), Z20
-	LONG $0x405eb262; WORD $0xc252 // VDPBF16PS Z18, Z20, Z0
-	LONG $0x405eb262; WORD $0xcb52 // VDPBF16PS Z19, Z20, Z1
-	VBROADCASTSS 4(R10), Z20
-	LONG $0x405eb262; WORD $0xd252 // VDPBF16PS Z18, Z20, Z2
-	LONG $0x405eb262; WORD $0xdb52 // VDPBF16PS Z19, Z20, Z3
-	VBROADCASTSS 8(R10), Z20
-	LONG $0x405eb262; WORD $0xe252 // VDPBF16PS Z18, Z20, Z4
-	LONG $0x405eb262; WORD $0xeb52 // VDPBF16PS Z19, Z20, Z5
-	VBROADCASTSS 12(R10), Z20
-	LONG $0x405eb262; WORD $0xf252 // VDPBF16PS Z18, Z20, Z6
-	LONG $0x405eb262; WORD $0xfb52 // VDPBF16PS Z19, Z20, Z7
-	VBROADCASTSS 16(R10), Z20
-	LONG $0x405e3262; WORD $0xc252 // VDPBF16PS Z18, Z20, Z8
-	LONG $0x405e3262; WORD $0xcb52 // VDPBF16PS Z19, Z20, Z9
-	VBROADCASTSS 20(R10), Z20
-	LONG $0x405e3262; WORD $0xd252 // VDPBF16PS Z18, Z20, Z10
-	LONG $0x405e3262; WORD $0xdb52 // VDPBF16PS Z19, Z20, Z11
-	VBROADCASTSS 24(R10), Z20
-	LONG $0x405e3262; WORD $0xe252 // VDPBF16PS Z18, Z20, Z12
-	LONG $0x405e3262; WORD $0xeb52 // VDPBF16PS Z19, Z20, Z13
-	VBROADCASTSS 28(R10), Z20
-	LONG $0x405e3262; WORD $0xf252 // VDPBF16PS Z18, Z20, Z14
-	LONG $0x405e3262; WORD $0xfb52 // VDPBF16PS Z19, Z20, Z15
-	VBROADCASTSS 32(R10), Z20
-	LONG $0x405ea262; WORD $0xc252 // VDPBF16PS Z18, Z20, Z16
-	LONG $0x405ea262; WORD $0xcb52 // VDPBF16PS Z19, Z20, Z17
-	ADDQ         $0x24, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VADDPS       (R10), Z2, Z2
-	VADDPS       64(R10), Z3, Z3
-	ADDQ         R11, R10
-	VADDPS       (R10), Z4, Z4
-	VADDPS       64(R10), Z5, Z5
-	ADDQ         R11, R10
-	VADDPS       (R10), Z6, Z6
-	VADDPS       64(R10), Z7, Z7
-	ADDQ         R11, R10
-	VADDPS       (R10), Z8, Z8
-	VADDPS       64(R10), Z9, Z9
-	ADDQ         R11, R10
-	VADDPS       (R10), Z10, Z10
-	VADDPS       64(R10), Z11, Z11
-	ADDQ         R11, R10
-	VADDPS       (R10), Z12, Z12
-	VADDPS       64(R10), Z13, Z13
-	ADDQ         R11, R10
-	VADDPS       (R10), Z14, Z14
-	VADDPS       64(R10), Z15, Z15
-	ADDQ         R11, R10
-	VADDPS       (R10), Z16, Z16
-	VADDPS       64(R10), Z17, Z17
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z4, (R9)
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z6, (R9)
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z8, (R9)
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z10, (R9)
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z12, (R9)
-	VMOVUPS      Z13, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z14, (R9)
-	VMOVUPS      Z15, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z16, (R9)
-	VMOVUPS      Z17, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z14, (R9)
-	VMOVUPS Z15, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z16, (R9)
-	VMOVUPS Z17, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microWidenedAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x10(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
-	SHLQ       $0x02, BX
-	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
-	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSLLD     $0x10, Z0, Z0
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-	VPXORD     Z20, Z20, Z20
-
-loop:
-	VMOVUPS      (DX), Z21
-	VPSLLD       $0x10, Z21, Z22
-	VPANDD       Z21, Z0, Z21
-	VMOVUPS      64(DX), Z23
-	VPSLLD       $0x10, Z23, Z24
-	VPANDD       Z23, Z0, Z23
-	VBROADCASTSS (R10), Z25
-	VPSLLD       $0x10, Z25, Z26
-	VPANDD       Z25, Z0, Z25
-	VFMADD231PS  Z21, Z25, Z1
-	VFMADD231PS  Z23, Z25, Z2
-	VFMADD231PS  Z22, Z26, Z1
-	VFMADD231PS  Z24, Z26, Z2
-	VBROADCASTSS 4(R10), Z25
-	VPSLLD       $0x10, Z25, Z26
-	VPANDD       Z25, Z0, Z25
-	VFMADD231PS  Z21, Z25, Z3
-	VFMADD231PS  Z23, Z25, Z4
-	VFMADD231PS  Z22, Z26, Z3
-	VFMADD231PS  Z24, Z26, Z4
-	VBROADCASTSS 8(R10), Z25
-	VPSLLD       $0x10, Z25, Z26
-	VPANDD       Z25, Z0, Z25
-	VFMADD231PS  Z21, Z25, Z5
-	VFMADD231PS  Z23, Z25, Z6
-	VFMADD231PS  Z22, Z26, Z5
-	VFMADD231PS  Z24, Z26, Z6
-	VBROADCASTSS 12(R10), Z25
-	VPSLLD       $0x10, Z25, Z26
-	VPANDD       Z25, Z0, Z25
-	VFMADD231PS  Z21, Z25, Z7
-	VFMADD231PS  Z23, Z25, Z8
-	VFMADD231PS  Z22, Z26, Z7
-	VFMADD231PS  Z24, Z26, Z8
-	VBROADCASTSS 16(R10), Z25
-	VPSLLD       $0x10, Z25, Z26
-	VPANDD       Z25, Z0, Z25
-	VFMADD231PS  Z21, Z25, Z9
-	VFMADD231PS  Z23, Z25, Z10
-	VFMADD231PS  Z22, Z26, Z9
-	VFMADD231PS  Z24, Z26, Z10
-	VBROADCASTSS 20(R10), Z25
-	VPSLLD       $0x10, Z25, Z26
-	VPANDD       Z25, Z0, Z25
-	VFMADD231PS  Z21, Z25, Z11
-	VFMADD231PS  Z23, Z25, Z12
-	VFMADD231PS  Z22, Z26, Z11
-	VFMADD231PS  Z24, Z26, Z12
-	VBROADCASTSS 24(R10), Z25
-	VPSLLD       $0x10, Z25, Z26
-	VPANDD       Z25, Z0, Z25
-	VFMADD231PS  Z21, Z25, Z13
-	VFMADD231PS  Z23, Z25, Z14
-	VFMADD231PS  Z22, Z26, Z13
-	VFMADD231PS  Z24, Z26, Z14
-	VBROADCASTSS 28(R10), Z25
-	VPSLLD       $0x10, Z25, Z26
-	VPANDD       Z25, Z0, Z25
-	VFMADD231PS  Z21, Z25, Z15
-	VFMADD231PS  Z23, Z25, Z16
-	VFMADD231PS  Z22, Z26, Z15
-	VFMADD231PS  Z24, Z26, Z16
-	VBROADCASTSS 32(R10), Z25
-	VPSLLD       $0x10, Z25, Z26
-	VPANDD       Z25, Z0, Z25
-	VFMADD231PS  Z21, Z25, Z17
-	VFMADD231PS  Z23, Z25, Z18
-	VFMADD231PS  Z22, Z26, Z17
-	VFMADD231PS  Z24, Z26, Z18
-	VBROADCASTSS 36(R10), Z25
-	VPSLLD       $0x10, Z25, Z26
-	VPANDD       Z25, Z0, Z25
-	VFMADD231PS  Z21, Z25, Z19
-	VFMADD231PS  Z23, Z25, Z20
-	VFMADD231PS  Z22, Z26, Z19
-	VFMADD231PS  Z24, Z26, Z20
-	ADDQ         $0x28, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VADDPS       (R10), Z3, Z3
-	VADDPS       64(R10), Z4, Z4
-	ADDQ         R11, R10
-	VADDPS       (R10), Z5, Z5
-	VADDPS       64(R10), Z6, Z6
-	ADDQ         R11, R10
-	VADDPS       (R10), Z7, Z7
-	VADDPS       64(R10), Z8, Z8
-	ADDQ         R11, R10
-	VADDPS       (R10), Z9, Z9
-	VADDPS       64(R10), Z10, Z10
-	ADDQ         R11, R10
-	VADDPS       (R10), Z11, Z11
-	VADDPS       64(R10), Z12, Z12
-	ADDQ         R11, R10
-	VADDPS       (R10), Z13, Z13
-	VADDPS       64(R10), Z14, Z14
-	ADDQ         R11, R10
-	VADDPS       (R10), Z15, Z15
-	VADDPS       64(R10), Z16, Z16
-	ADDQ         R11, R10
-	VADDPS       (R10), Z17, Z17
-	VADDPS       64(R10), Z18, Z18
-	ADDQ         R11, R10
-	VADDPS       (R10), Z19, Z19
-	VADDPS       64(R10), Z20, Z20
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z3, (R9)
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z5, (R9)
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z7, (R9)
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z9, (R9)
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z11, (R9)
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z13, (R9)
-	VMOVUPS      Z14, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z15, (R9)
-	VMOVUPS      Z16, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z17, (R9)
-	VMOVUPS      Z18, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z19, (R9)
-	VMOVUPS      Z20, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z1, (R9)
-	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z5, (R9)
-	VMOVUPS Z6, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z7, (R9)
-	VMOVUPS Z8, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z9, (R9)
-	VMOVUPS Z10, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z11, (R9)
-	VMOVUPS Z12, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z13, (R9)
-	VMOVUPS Z14, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z15, (R9)
-	VMOVUPS Z16, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z17, (R9)
-	VMOVUPS Z18, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z19, (R9)
-	VMOVUPS Z20, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microDotAVX512BF16x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x10(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
-	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
+	LEAQ       (R11)(SI*1), R11
+	CMPQ       DI, $0x02
+	JL         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	JE         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	CMPQ       DI, $0x04
+	JL         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	JE         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	CMPQ       DI, $0x06
+	JL         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	JE         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	CMPQ       DI, $0x08
+	JL         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	JE         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	CMPQ       DI, $0x0a
+	JL         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	JE         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-
-loop:
-	VMOVUPS      (DX), Z20
-	VMOVUPS      64(DX), Z21
-	VBROADCASTSS (R10), Z22
-	LONG $0x404eb262; WORD $0xc452 // VDPBF16PS Z20, Z22, Z0
-	LONG $0x404eb262; WORD $0xcd52 // VDPBF16PS Z21, Z22, Z1
-	VBROADCASTSS 4(R10), Z22
-	LONG $0x404eb262; WORD $0xd452 // VDPBF16PS Z20, Z22, Z2
-	LONG $0x404eb262; WORD $0xdd52 // VDPBF16PS Z21, Z22, Z3
-	VBROADCASTSS 8(R10), Z22
-	LONG $0x404eb262; WORD $0xe452 // VDPBF16PS Z20, Z22, Z4
-	LONG $0x404eb262; WORD $0xed52 // VDPBF16PS Z21, Z22, Z5
-	VBROADCASTSS 12(R10), Z22
-	LONG $0x404eb262; WORD $0xf452 // VDPBF16PS Z20, Z22, Z6
-	LONG $0x404eb262; WORD $0xfd52 // VDPBF16PS Z21, Z22, Z7
-	VBROADCASTSS 16(R10), Z22
-	LONG $0x404e3262; WORD $0xc452 // VDPBF16PS Z20, Z22, Z8
-	LONG $0x404e3262; WORD $0xcd52 // VDPBF16PS Z21, Z22, Z9
-	VBROADCASTSS 20(R10), Z22
-	LONG $0x404e3262; WORD $0xd452 // VDPBF16PS Z20, Z22, Z10
-	LONG $0x404e3262; WORD $0xdd52 // VDPBF16PS Z21, Z22, Z11
-	VBROADCASTSS 24(R10), Z22
-	LONG $0x404e3262; WORD $0xe452 // VDPBF16PS Z20, Z22, Z12
-	LONG $0x404e3262; WORD $0xed52 // VDPBF16PS Z21, Z22, Z13
-	VBROADCASTSS 28(R10), Z22
-	LONG $0x404e3262; WORD $0xf452 // VDPBF16PS Z20, Z22, Z14
-	LONG $0x404e3262; WORD $0xfd52 // VDPBF16PS Z21, Z22, Z15
-	VBROADCASTSS 32(R10), Z22
-	LONG $0x404ea262; WORD $0xc452 // VDPBF16PS Z20, Z22, Z16
-	LONG $0x404ea262; WORD $0xcd52 // VDPBF16PS Z21, Z22, Z17
-	VBROADCASTSS 36(R10), Z22
-	LONG $0x404ea262; WORD $0xd452 // VDPBF16PS Z20, Z22, Z18
-	LONG $0x404ea262; WORD $0xdd52 // VDPBF16PS Z21, Z22, Z19
-	ADDQ         $0x28, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VADDPS       (R10), Z2, Z2
-	VADDPS       64(R10), Z3, Z3
-	ADDQ         R11, R10
-	VADDPS       (R10), Z4, Z4
-	VADDPS       64(R10), Z5, Z5
-	ADDQ         R11, R10
-	VADDPS       (R10), Z6, Z6
-	VADDPS       64(R10), Z7, Z7
-	ADDQ         R11, R10
-	VADDPS       (R10), Z8, Z8
-	VADDPS       64(R10), Z9, Z9
-	ADDQ         R11, R10
-	VADDPS       (R10), Z10, Z10
-	VADDPS       64(R10), Z11, Z11
-	ADDQ         R11, R10
-	VADDPS       (R10), Z12, Z12
-	VADDPS       64(R10), Z13, Z13
-	ADDQ         R11, R10
-	VADDPS       (R10), Z14, Z14
-	VADDPS       64(R10), Z15, Z15
-	ADDQ         R11, R10
-	VADDPS       (R10), Z16, Z16
-	VADDPS       64(R10), Z17, Z17
-	ADDQ         R11, R10
-	VADDPS       (R10), Z18, Z18
-	VADDPS       64(R10), Z19, Z19
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z4, (R9)
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z6, (R9)
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z8, (R9)
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z10, (R9)
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z12, (R9)
-	VMOVUPS      Z13, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z14, (R9)
-	VMOVUPS      Z15, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z16, (R9)
-	VMOVUPS      Z17, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z18, (R9)
-	VMOVUPS      Z19, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
 
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z14, (R9)
-	VMOVUPS Z15, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z16, (R9)
-	VMOVUPS Z17, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z18, (R9)
-	VMOVUPS Z19, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microWidenedAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x11(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
-	SHLQ       $0x02, BX
-	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
-	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSLLD     $0x10, Z0, Z0
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-	VPXORD     Z20, Z20, Z20
-	VPXORD     Z21, Z21, Z21
-	VPXORD     Z22, Z22, Z22
+prefetched:
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	VPXORD Z16, Z16, Z16
+	VPXORD Z17, Z17, Z17
+	VPXORD Z18, Z18, Z18
+	VPXORD Z19, Z19, Z19
+	VPXORD Z20, Z20, Z20
+	VPXORD Z21, Z21, Z21
+	VPXORD Z22, Z22, Z22
 
 loop:
 	VMOVUPS      (DX), Z23
@@ -11026,6 +8015,8 @@ loop:
 	VFMADD231PS  Z25, Z27, Z2
 	VFMADD231PS  Z24, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
+	CMPQ         DI, $0x02
+	JL           added
 	VBROADCASTSS 4(R10), Z27
 	VPSLLD       $0x10, Z27, Z28
 	VPANDD       Z27, Z0, Z27
@@ -11033,6 +8024,7 @@ loop:
 	VFMADD231PS  Z25, Z27, Z4
 	VFMADD231PS  Z24, Z28, Z3
 	VFMADD231PS  Z26, Z28, Z4
+	JE           added
 	VBROADCASTSS 8(R10), Z27
 	VPSLLD       $0x10, Z27, Z28
 	VPANDD       Z27, Z0, Z27
@@ -11040,6 +8032,8 @@ loop:
 	VFMADD231PS  Z25, Z27, Z6
 	VFMADD231PS  Z24, Z28, Z5
 	VFMADD231PS  Z26, Z28, Z6
+	CMPQ         DI, $0x04
+	JL           added
 	VBROADCASTSS 12(R10), Z27
 	VPSLLD       $0x10, Z27, Z28
 	VPANDD       Z27, Z0, Z27
@@ -11047,6 +8041,7 @@ loop:
 	VFMADD231PS  Z25, Z27, Z8
 	VFMADD231PS  Z24, Z28, Z7
 	VFMADD231PS  Z26, Z28, Z8
+	JE           added
 	VBROADCASTSS 16(R10), Z27
 	VPSLLD       $0x10, Z27, Z28
 	VPANDD       Z27, Z0, Z27
@@ -11054,6 +8049,8 @@ loop:
 	VFMADD231PS  Z25, Z27, Z10
 	VFMADD231PS  Z24, Z28, Z9
 	VFMADD231PS  Z26, Z28, Z10
+	CMPQ         DI, $0x06
+	JL           added
 	VBROADCASTSS 20(R10), Z27
 	VPSLLD       $0x10, Z27, Z28
 	VPANDD       Z27, Z0, Z27
@@ -11061,6 +8058,7 @@ loop:
 	VFMADD231PS  Z25, Z27, Z12
 	VFMADD231PS  Z24, Z28, Z11
 	VFMADD231PS  Z26, Z28, Z12
+	JE           added
 	VBROADCASTSS 24(R10), Z27
 	VPSLLD       $0x10, Z27, Z28
 	VPANDD       Z27, Z0, Z27
@@ -11068,6 +8066,8 @@ loop:
 	VFMADD231PS  Z25, Z27, Z14
 	VFMADD231PS  Z24, Z28, Z13
 	VFMADD231PS  Z26, Z28, Z14
+	CMPQ         DI, $0x08
+	JL           added
 	VBROADCASTSS 28(R10), Z27
 	VPSLLD       $0x10, Z27, Z28
 	VPANDD       Z27, Z0, Z27
@@ -11075,6 +8075,7 @@ loop:
 	VFMADD231PS  Z25, Z27, Z16
 	VFMADD231PS  Z24, Z28, Z15
 	VFMADD231PS  Z26, Z28, Z16
+	JE           added
 	VBROADCASTSS 32(R10), Z27
 	VPSLLD       $0x10, Z27, Z28
 	VPANDD       Z27, Z0, Z27
@@ -11082,6 +8083,8 @@ loop:
 	VFMADD231PS  Z25, Z27, Z18
 	VFMADD231PS  Z24, Z28, Z17
 	VFMADD231PS  Z26, Z28, Z18
+	CMPQ         DI, $0x0a
+	JL           added
 	VBROADCASTSS 36(R10), Z27
 	VPSLLD       $0x10, Z27, Z28
 	VPANDD       Z27, Z0, Z27
@@ -11089,6 +8092,7 @@ loop:
 	VFMADD231PS  Z25, Z27, Z20
 	VFMADD231PS  Z24, Z28, Z19
 	VFMADD231PS  Z26, Z28, Z20
+	JE           added
 	VBROADCASTSS 40(R10), Z27
 	VPSLLD       $0x10, Z27, Z28
 	VPANDD       Z27, Z0, Z27
@@ -11096,414 +8100,180 @@ loop:
 	VFMADD231PS  Z25, Z27, Z22
 	VFMADD231PS  Z24, Z28, Z21
 	VFMADD231PS  Z26, Z28, Z22
-	ADDQ         $0x2c, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VADDPS       (R10), Z3, Z3
-	VADDPS       64(R10), Z4, Z4
-	ADDQ         R11, R10
-	VADDPS       (R10), Z5, Z5
-	VADDPS       64(R10), Z6, Z6
-	ADDQ         R11, R10
-	VADDPS       (R10), Z7, Z7
-	VADDPS       64(R10), Z8, Z8
-	ADDQ         R11, R10
-	VADDPS       (R10), Z9, Z9
-	VADDPS       64(R10), Z10, Z10
-	ADDQ         R11, R10
-	VADDPS       (R10), Z11, Z11
-	VADDPS       64(R10), Z12, Z12
-	ADDQ         R11, R10
-	VADDPS       (R10), Z13, Z13
-	VADDPS       64(R10), Z14, Z14
-	ADDQ         R11, R10
-	VADDPS       (R10), Z15, Z15
-	VADDPS       64(R10), Z16, Z16
-	ADDQ         R11, R10
-	VADDPS       (R10), Z17, Z17
-	VADDPS       64(R10), Z18, Z18
-	ADDQ         R11, R10
-	VADDPS       (R10), Z19, Z19
-	VADDPS       64(R10), Z20, Z20
-	ADDQ         R11, R10
-	VADDPS       (R10), Z21, Z21
-	VADDPS       64(R10), Z22, Z22
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z3, (R9)
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z5, (R9)
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z7, (R9)
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z9, (R9)
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z11, (R9)
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z13, (R9)
-	VMOVUPS      Z14, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z15, (R9)
-	VMOVUPS      Z16, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z17, (R9)
-	VMOVUPS      Z18, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z19, (R9)
-	VMOVUPS      Z20, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z21, (R9)
-	VMOVUPS      Z22, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
 
-overwrite:
+added:
+	ADDQ   R8, R10
+	ADDQ   BX, DX
+	DECQ   R9
+	JNE    loop
+	MOVQ   d+56(FP), R9
+	TESTQ  R9, R9
+	JE     write
+	ADDQ   $0x00000080, d+56(FP)
+	MOVQ   dstride+64(FP), R10
+	SHLQ   $0x02, R10
+	VADDPS (R9), Z1, Z1
+	VADDPS 64(R9), Z2, Z2
+	LEAQ   (R9)(R10*1), R9
+	CMPQ   DI, $0x02
+	JL     write
+	VADDPS (R9), Z3, Z3
+	VADDPS 64(R9), Z4, Z4
+	LEAQ   (R9)(R10*1), R9
+	JE     write
+	VADDPS (R9), Z5, Z5
+	VADDPS 64(R9), Z6, Z6
+	LEAQ   (R9)(R10*1), R9
+	CMPQ   DI, $0x04
+	JL     write
+	VADDPS (R9), Z7, Z7
+	VADDPS 64(R9), Z8, Z8
+	LEAQ   (R9)(R10*1), R9
+	JE     write
+	VADDPS (R9), Z9, Z9
+	VADDPS 64(R9), Z10, Z10
+	LEAQ   (R9)(R10*1), R9
+	CMPQ   DI, $0x06
+	JL     write
+	VADDPS (R9), Z11, Z11
+	VADDPS 64(R9), Z12, Z12
+	LEAQ   (R9)(R10*1), R9
+	JE     write
+	VADDPS (R9), Z13, Z13
+	VADDPS 64(R9), Z14, Z14
+	LEAQ   (R9)(R10*1), R9
+	CMPQ   DI, $0x08
+	JL     write
+	VADDPS (R9), Z15, Z15
+	VADDPS 64(R9), Z16, Z16
+	LEAQ   (R9)(R10*1), R9
+	JE     write
+	VADDPS (R9), Z17, Z17
+	VADDPS 64(R9), Z18, Z18
+	LEAQ   (R9)(R10*1), R9
+	CMPQ   DI, $0x0a
+	JL     write
+	VADDPS (R9), Z19, Z19
+	VADDPS 64(R9), Z20, Z20
+	LEAQ   (R9)(R10*1), R9
+	JE     write
+	VADDPS (R9), Z21, Z21
+	VADDPS 64(R9), Z22, Z22
+
+write:
+	MOVQ    c+40(FP), R9
+	MOVQ    cstride+48(FP), R10
+	SHLQ    $0x02, R10
+	ADDQ    $0x00000080, c+40(FP)
 	VMOVUPS Z1, (R9)
 	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
+	LEAQ    (R9)(R10*1), R9
+	CMPQ    DI, $0x02
+	JL      written
 	VMOVUPS Z3, (R9)
 	VMOVUPS Z4, 64(R9)
-	ADDQ    DI, R9
+	LEAQ    (R9)(R10*1), R9
+	JE      written
 	VMOVUPS Z5, (R9)
 	VMOVUPS Z6, 64(R9)
-	ADDQ    DI, R9
+	LEAQ    (R9)(R10*1), R9
+	CMPQ    DI, $0x04
+	JL      written
 	VMOVUPS Z7, (R9)
 	VMOVUPS Z8, 64(R9)
-	ADDQ    DI, R9
+	LEAQ    (R9)(R10*1), R9
+	JE      written
 	VMOVUPS Z9, (R9)
 	VMOVUPS Z10, 64(R9)
-	ADDQ    DI, R9
+	LEAQ    (R9)(R10*1), R9
+	CMPQ    DI, $0x06
+	JL      written
 	VMOVUPS Z11, (R9)
 	VMOVUPS Z12, 64(R9)
-	ADDQ    DI, R9
+	LEAQ    (R9)(R10*1), R9
+	JE      written
 	VMOVUPS Z13, (R9)
 	VMOVUPS Z14, 64(R9)
-	ADDQ    DI, R9
+	LEAQ    (R9)(R10*1), R9
+	CMPQ    DI, $0x08
+	JL      written
 	VMOVUPS Z15, (R9)
 	VMOVUPS Z16, 64(R9)
-	ADDQ    DI, R9
+	LEAQ    (R9)(R10*1), R9
+	JE      written
 	VMOVUPS Z17, (R9)
 	VMOVUPS Z18, 64(R9)
-	ADDQ    DI, R9
+	LEAQ    (R9)(R10*1), R9
+	CMPQ    DI, $0x0a
+	JL      written
 	VMOVUPS Z19, (R9)
 	VMOVUPS Z20, 64(R9)
-	ADDQ    DI, R9
+	LEAQ    (R9)(R10*1), R9
+	JE      written
 	VMOVUPS Z21, (R9)
 	VMOVUPS Z22, 64(R9)
-	ADDQ    DI, R9
 
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
+written:
+	DECQ blocks+72(FP)
 	JNE  block
 	VZEROUPPER
 	RET
 
-// func microDotAVX512BF16x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
-// Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x11(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
-	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
-
-block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-	VPXORD     Z20, Z20, Z20
-	VPXORD     Z21, Z21, Z21
-
-loop:
-	VMOVUPS      (DX), Z22
-	VMOVUPS      64(DX), Z23
-	VBROADCASTSS (R10), Z24
-	LONG $0x403eb262; WORD $0xc652 // VDPBF16PS Z22, Z24, Z0
-	LONG $0x403eb262; WORD $0xcf52 // VDPBF16PS Z23, Z24, Z1
-	VBROADCASTSS 4(R10), Z24
-	LONG $0x403eb262; WORD $0xd652 // VDPBF16PS Z22, Z24, Z2
-	LONG $0x403eb262; WORD $0xdf52 // VDPBF16PS Z23, Z24, Z3
-	VBROADCASTSS 8(R10), Z24
-	LONG $0x403eb262; WORD $0xe652 // VDPBF16PS Z22, Z24, Z4
-	LONG $0x403eb262; WORD $0xef52 // VDPBF16PS Z23, Z24, Z5
-	VBROADCASTSS 12(R10), Z24
-	LONG $0x403eb262; WORD $0xf652 // VDPBF16PS Z22, Z24, Z6
-	LONG $0x403eb262; WORD $0xff52 // VDPBF16PS Z23, Z24, Z7
-	VBROADCASTSS 16(R10), Z24
-	LONG $0x403e3262; WORD $0xc652 // VDPBF16PS Z22, Z24, Z8
-	LONG $0x403e3262; WORD $0xcf52 // VDPBF16PS Z23, Z24, Z9
-	VBROADCASTSS 20(R10), Z24
-	LONG $0x403e3262; WORD $0xd652 // VDPBF16PS Z22, Z24, Z10
-	LONG $0x403e3262; WORD $0xdf52 // VDPBF16PS Z23, Z24, Z11
-	VBROADCASTSS 24(R10), Z24
-	LONG $0x403e3262; WORD $0xe652 // VDPBF16PS Z22, Z24, Z12
-	LONG $0x403e3262; WORD $0xef52 // VDPBF16PS Z23, Z24, Z13
-	VBROADCASTSS 28(R10), Z24
-	LONG $0x403e3262; WORD $0xf652 // VDPBF16PS Z22, Z24, Z14
-	LONG $0x403e3262; WORD $0xff52 // VDPBF16PS Z23, Z24, Z15
-	VBROADCASTSS 32(R10), Z24
-	LONG $0x403ea262; WORD $0xc652 // VDPBF16PS Z22, Z24, Z16
-	LONG $0x403ea262; WORD $0xcf52 // VDPBF16PS Z23, Z24, Z17
-	VBROADCASTSS 36(R10), Z24
-	LONG $0x403ea262; WORD $0xd652 // VDPBF16PS Z22, Z24, Z18
-	LONG $0x403ea262; WORD $0xdf52 // VDPBF16PS Z23, Z24, Z19
-	VBROADCASTSS 40(R10), Z24
-	LONG $0x403ea262; WORD $0xe652 // VDPBF16PS Z22, Z24, Z20
-	LONG $0x403ea262; WORD $0xef52 // VDPBF16PS Z23, Z24, Z21
-	ADDQ         $0x2c, R10
-	ADDQ         BX, DX
-	DECQ         R9
-	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VADDPS       (R10), Z2, Z2
-	VADDPS       64(R10), Z3, Z3
-	ADDQ         R11, R10
-	VADDPS       (R10), Z4, Z4
-	VADDPS       64(R10), Z5, Z5
-	ADDQ         R11, R10
-	VADDPS       (R10), Z6, Z6
-	VADDPS       64(R10), Z7, Z7
-	ADDQ         R11, R10
-	VADDPS       (R10), Z8, Z8
-	VADDPS       64(R10), Z9, Z9
-	ADDQ         R11, R10
-	VADDPS       (R10), Z10, Z10
-	VADDPS       64(R10), Z11, Z11
-	ADDQ         R11, R10
-	VADDPS       (R10), Z12, Z12
-	VADDPS       64(R10), Z13, Z13
-	ADDQ         R11, R10
-	VADDPS       (R10), Z14, Z14
-	VADDPS       64(R10), Z15, Z15
-	ADDQ         R11, R10
-	VADDPS       (R10), Z16, Z16
-	VADDPS       64(R10), Z17, Z17
-	ADDQ         R11, R10
-	VADDPS       (R10), Z18, Z18
-	VADDPS       64(R10), Z19, Z19
-	ADDQ         R11, R10
-	VADDPS       (R10), Z20, Z20
-	VADDPS       64(R10), Z21, Z21
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z4, (R9)
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z6, (R9)
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z8, (R9)
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z10, (R9)
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z12, (R9)
-	VMOVUPS      Z13, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z14, (R9)
-	VMOVUPS      Z15, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z16, (R9)
-	VMOVUPS      Z17, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z18, (R9)
-	VMOVUPS      Z19, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z20, (R9)
-	VMOVUPS      Z21, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
-
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z14, (R9)
-	VMOVUPS Z15, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z16, (R9)
-	VMOVUPS Z17, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z18, (R9)
-	VMOVUPS Z19, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z20, (R9)
-	VMOVUPS Z21, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
-	VZEROUPPER
-	RET
-
-// func microWidenedAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+// func microWidenedAVX512x12(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microWidenedAVX512x12(SB), $0-72
-	MOVQ       k+0(FP), AX
-	MOVQ       a+8(FP), CX
-	MOVQ       b+16(FP), DX
-	MOVQ       bstride+24(FP), BX
-	MOVQ       c+32(FP), SI
-	MOVQ       cstride+40(FP), DI
+TEXT ·microWidenedAVX512x12(SB), $0-80
+	MOVQ       k+8(FP), AX
+	MOVQ       a+16(FP), CX
+	MOVQ       b+24(FP), DX
+	MOVQ       bstride+32(FP), BX
+	MOVQ       c+40(FP), SI
+	MOVQ       cstride+48(FP), SI
 	SHLQ       $0x02, BX
+	SHLQ       $0x02, SI
+	MOVQ       rows+0(FP), DI
 	SHLQ       $0x02, DI
-	MOVQ       blocks+64(FP), R8
 	VPTERNLOGD $0xff, Z0, Z0, Z0
 	VPSLLD     $0x10, Z0, Z0
 
 block:
-	MOVQ       AX, R9
-	MOVQ       CX, R10
-	MOVQ       SI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
+	MOVQ       AX, R8
+	MOVQ       CX, R9
+	MOVQ       c+40(FP), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
 	VPXORD     Z3, Z3, Z3
@@ -11536,274 +8306,495 @@ loop:
 	VMOVUPS      64(DX), Z27
 	VPSLLD       $0x10, Z27, Z28
 	VPANDD       Z27, Z0, Z27
-	VBROADCASTSS (R10), Z29
+	VBROADCASTSS (R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z1
 	VFMADD231PS  Z27, Z29, Z2
 	VFMADD231PS  Z26, Z30, Z1
 	VFMADD231PS  Z28, Z30, Z2
-	VBROADCASTSS 4(R10), Z29
+	VBROADCASTSS 4(R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z3
 	VFMADD231PS  Z27, Z29, Z4
 	VFMADD231PS  Z26, Z30, Z3
 	VFMADD231PS  Z28, Z30, Z4
-	VBROADCASTSS 8(R10), Z29
+	VBROADCASTSS 8(R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z27, Z29, Z6
 	VFMADD231PS  Z26, Z30, Z5
 	VFMADD231PS  Z28, Z30, Z6
-	VBROADCASTSS 12(R10), Z29
+	VBROADCASTSS 12(R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z7
 	VFMADD231PS  Z27, Z29, Z8
 	VFMADD231PS  Z26, Z30, Z7
 	VFMADD231PS  Z28, Z30, Z8
-	VBROADCASTSS 16(R10), Z29
+	VBROADCASTSS 16(R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z9
 	VFMADD231PS  Z27, Z29, Z10
 	VFMADD231PS  Z26, Z30, Z9
 	VFMADD231PS  Z28, Z30, Z10
-	VBROADCASTSS 20(R10), Z29
+	VBROADCASTSS 20(R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z11
 	VFMADD231PS  Z27, Z29, Z12
 	VFMADD231PS  Z26, Z30, Z11
 	VFMADD231PS  Z28, Z30, Z12
-	VBROADCASTSS 24(R10), Z29
+	VBROADCASTSS 24(R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z13
 	VFMADD231PS  Z27, Z29, Z14
 	VFMADD231PS  Z26, Z30, Z13
 	VFMADD231PS  Z28, Z30, Z14
-	VBROADCASTSS 28(R10), Z29
+	VBROADCASTSS 28(R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z15
 	VFMADD231PS  Z27, Z29, Z16
 	VFMADD231PS  Z26, Z30, Z15
 	VFMADD231PS  Z28, Z30, Z16
-	VBROADCASTSS 32(R10), Z29
+	VBROADCASTSS 32(R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z17
 	VFMADD231PS  Z27, Z29, Z18
 	VFMADD231PS  Z26, Z30, Z17
 	VFMADD231PS  Z28, Z30, Z18
-	VBROADCASTSS 36(R10), Z29
+	VBROADCASTSS 36(R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z19
 	VFMADD231PS  Z27, Z29, Z20
 	VFMADD231PS  Z26, Z30, Z19
 	VFMADD231PS  Z28, Z30, Z20
-	VBROADCASTSS 40(R10), Z29
+	VBROADCASTSS 40(R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z21
 	VFMADD231PS  Z27, Z29, Z22
 	VFMADD231PS  Z26, Z30, Z21
 	VFMADD231PS  Z28, Z30, Z22
-	VBROADCASTSS 44(R10), Z29
+	VBROADCASTSS 44(R9), Z29
 	VPSLLD       $0x10, Z29, Z30
 	VPANDD       Z29, Z0, Z29
 	VFMADD231PS  Z25, Z29, Z23
 	VFMADD231PS  Z27, Z29, Z24
 	VFMADD231PS  Z26, Z30, Z23
 	VFMADD231PS  Z28, Z30, Z24
-	ADDQ         $0x30, R10
+	ADDQ         DI, R9
 	ADDQ         BX, DX
-	DECQ         R9
+	DECQ         R8
 	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z1, Z1
-	VADDPS       64(R10), Z2, Z2
-	ADDQ         R11, R10
-	VADDPS       (R10), Z3, Z3
-	VADDPS       64(R10), Z4, Z4
-	ADDQ         R11, R10
-	VADDPS       (R10), Z5, Z5
-	VADDPS       64(R10), Z6, Z6
-	ADDQ         R11, R10
-	VADDPS       (R10), Z7, Z7
-	VADDPS       64(R10), Z8, Z8
-	ADDQ         R11, R10
-	VADDPS       (R10), Z9, Z9
-	VADDPS       64(R10), Z10, Z10
-	ADDQ         R11, R10
-	VADDPS       (R10), Z11, Z11
-	VADDPS       64(R10), Z12, Z12
-	ADDQ         R11, R10
-	VADDPS       (R10), Z13, Z13
-	VADDPS       64(R10), Z14, Z14
-	ADDQ         R11, R10
-	VADDPS       (R10), Z15, Z15
-	VADDPS       64(R10), Z16, Z16
-	ADDQ         R11, R10
-	VADDPS       (R10), Z17, Z17
-	VADDPS       64(R10), Z18, Z18
-	ADDQ         R11, R10
-	VADDPS       (R10), Z19, Z19
-	VADDPS       64(R10), Z20, Z20
-	ADDQ         R11, R10
-	VADDPS       (R10), Z21, Z21
-	VADDPS       64(R10), Z22, Z22
-	ADDQ         R11, R10
-	VADDPS       (R10), Z23, Z23
-	VADDPS       64(R10), Z24, Z24
-	ADDQ         R11, R10
-	VMOVUPS      Z1, (R9)
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z3, (R9)
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z5, (R9)
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z7, (R9)
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z9, (R9)
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z11, (R9)
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z13, (R9)
-	VMOVUPS      Z14, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z15, (R9)
-	VMOVUPS      Z16, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z17, (R9)
-	VMOVUPS      Z18, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z19, (R9)
-	VMOVUPS      Z20, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z21, (R9)
-	VMOVUPS      Z22, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z23, (R9)
-	VMOVUPS      Z24, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
+	MOVQ         d+56(FP), R8
+	TESTQ        R8, R8
+	JE           write
+	ADDQ         $0x00000080, d+56(FP)
+	MOVQ         dstride+64(FP), R9
+	SHLQ         $0x02, R9
+	VADDPS       (R8), Z1, Z1
+	VADDPS       64(R8), Z2, Z2
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z3, Z3
+	VADDPS       64(R8), Z4, Z4
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z5, Z5
+	VADDPS       64(R8), Z6, Z6
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z7, Z7
+	VADDPS       64(R8), Z8, Z8
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z9, Z9
+	VADDPS       64(R8), Z10, Z10
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z11, Z11
+	VADDPS       64(R8), Z12, Z12
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z13, Z13
+	VADDPS       64(R8), Z14, Z14
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z15, Z15
+	VADDPS       64(R8), Z16, Z16
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z17, Z17
+	VADDPS       64(R8), Z18, Z18
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z19, Z19
+	VADDPS       64(R8), Z20, Z20
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z21, Z21
+	VADDPS       64(R8), Z22, Z22
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z23, Z23
+	VADDPS       64(R8), Z24, Z24
 
-overwrite:
-	VMOVUPS Z1, (R9)
-	VMOVUPS Z2, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z5, (R9)
-	VMOVUPS Z6, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z7, (R9)
-	VMOVUPS Z8, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z9, (R9)
-	VMOVUPS Z10, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z11, (R9)
-	VMOVUPS Z12, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z13, (R9)
-	VMOVUPS Z14, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z15, (R9)
-	VMOVUPS Z16, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z17, (R9)
-	VMOVUPS Z18, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z19, (R9)
-	VMOVUPS Z20, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z21, (R9)
-	VMOVUPS Z22, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z23, (R9)
-	VMOVUPS Z24, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
+write:
+	MOVQ    c+40(FP), R8
+	MOVQ    cstride+48(FP), R9
+	SHLQ    $0x02, R9
+	ADDQ    $0x00000080, c+40(FP)
+	VMOVUPS Z1, (R8)
+	VMOVUPS Z2, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z3, (R8)
+	VMOVUPS Z4, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z5, (R8)
+	VMOVUPS Z6, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z7, (R8)
+	VMOVUPS Z8, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z9, (R8)
+	VMOVUPS Z10, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z11, (R8)
+	VMOVUPS Z12, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z13, (R8)
+	VMOVUPS Z14, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z15, (R8)
+	VMOVUPS Z16, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z17, (R8)
+	VMOVUPS Z18, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z19, (R8)
+	VMOVUPS Z20, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z21, (R8)
+	VMOVUPS Z22, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z23, (R8)
+	VMOVUPS Z24, 64(R8)
+	DECQ    blocks+72(FP)
+	JNE     block
 	VZEROUPPER
 	RET
 
-// func microDotAVX512BF16x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+// func microDotAVX512BF16x11(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512BF16, AVX512F, MMX+
-TEXT ·microDotAVX512BF16x12(SB), $0-72
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ bstride+24(FP), BX
-	MOVQ c+32(FP), SI
-	MOVQ cstride+40(FP), DI
+TEXT ·microDotAVX512BF16x11(SB), $0-80
+	MOVQ k+8(FP), AX
+	MOVQ a+16(FP), CX
+	MOVQ b+24(FP), DX
+	MOVQ bstride+32(FP), BX
+	MOVQ c+40(FP), SI
+	MOVQ cstride+48(FP), SI
 	SHLQ $0x02, BX
-	SHLQ $0x02, DI
-	MOVQ blocks+64(FP), R8
+	SHLQ $0x02, SI
+	MOVQ rows+0(FP), DI
+	MOVQ DI, R8
+	SHLQ $0x02, R8
 
 block:
 	MOVQ       AX, R9
 	MOVQ       CX, R10
-	MOVQ       SI, R11
+	MOVQ       c+40(FP), R11
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	CMPQ       DI, $0x02
+	JL         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	JE         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	CMPQ       DI, $0x04
+	JL         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	JE         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	CMPQ       DI, $0x06
+	JL         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	JE         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	CMPQ       DI, $0x08
+	JL         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	JE         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	CMPQ       DI, $0x0a
+	JL         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
+	LEAQ       (R11)(SI*1), R11
+	JE         prefetched
 	PREFETCHT0 (R11)
 	PREFETCHT0 124(R11)
-	ADDQ       DI, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 124(R11)
+
+prefetched:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	VPXORD Z16, Z16, Z16
+	VPXORD Z17, Z17, Z17
+	VPXORD Z18, Z18, Z18
+	VPXORD Z19, Z19, Z19
+	VPXORD Z20, Z20, Z20
+	VPXORD Z21, Z21, Z21
+
+loop:
+	VMOVUPS      (DX), Z22
+	VMOVUPS      64(DX), Z23
+	VBROADCASTSS (R10), Z24
+	LONG $0x403eb262; WORD $0xc652 // VDPBF16PS Z22, Z24, Z0
+	LONG $0x403eb262; WORD $0xcf52 // VDPBF16PS Z23, Z24, Z1
+	CMPQ         DI, $0x02
+	JL           added
+	VBROADCASTSS 4(R10), Z24
+	LONG $0x403eb262; WORD $0xd652 // VDPBF16PS Z22, Z24, Z2
+	LONG $0x403eb262; WORD $0xdf52 // VDPBF16PS Z23, Z24, Z3
+	JE           added
+	VBROADCASTSS 8(R10), Z24
+	LONG $0x403eb262; WORD $0xe652 // VDPBF16PS Z22, Z24, Z4
+	LONG $0x403eb262; WORD $0xef52 // VDPBF16PS Z23, Z24, Z5
+	CMPQ         DI, $0x04
+	JL           added
+	VBROADCASTSS 12(R10), Z24
+	LONG $0x403eb262; WORD $0xf652 // VDPBF16PS Z22, Z24, Z6
+	LONG $0x403eb262; WORD $0xff52 // VDPBF16PS Z23, Z24, Z7
+	JE           added
+	VBROADCASTSS 16(R10), Z24
+	LONG $0x403e3262; WORD $0xc652 // VDPBF16PS Z22, Z24, Z8
+	LONG $0x403e3262; WORD $0xcf52 // VDPBF16PS Z23, Z24, Z9
+	CMPQ         DI, $0x06
+	JL           added
+	VBROADCASTSS 20(R10), Z24
+	LONG $0x403e3262; WORD $0xd652 // VDPBF16PS Z22, Z24, Z10
+	LONG $0x403e3262; WORD $0xdf52 // VDPBF16PS Z23, Z24, Z11
+	JE           added
+	VBROADCASTSS 24(R10), Z24
+	LONG $0x403e3262; WORD $0xe652 // VDPBF16PS Z22, Z24, Z12
+	LONG $0x403e3262; WORD $0xef52 // VDPBF16PS Z23, Z24, Z13
+	CMPQ         DI, $0x08
+	JL           added
+	VBROADCASTSS 28(R10), Z24
+	LONG $0x403e3262; WORD $0xf652 // VDPBF16PS Z22, Z24, Z14
+	LONG $0x403e3262; WORD $0xff52 // VDPBF16PS Z23, Z24, Z15
+	JE           added
+	VBROADCASTSS 32(R10), Z24
+	LONG $0x403ea262; WORD $0xc652 // VDPBF16PS Z22, Z24, Z16
+	LONG $0x403ea262; WORD $0xcf52 // VDPBF16PS Z23, Z24, Z17
+	CMPQ         DI, $0x0a
+	JL           added
+	VBROADCASTSS 36(R10), Z24
+	LONG $0x403ea262; WORD $0xd652 // VDPBF16PS Z22, Z24, Z18
+	LONG $0x403ea262; WORD $0xdf52 // VDPBF16PS Z23, Z24, Z19
+	JE           added
+	VBROADCASTSS 40(R10), Z24
+	LONG $0x403ea262; WORD $0xe652 // VDPBF16PS Z22, Z24, Z20
+	LONG $0x403ea262; WORD $0xef52 // VDPBF16PS Z23, Z24, Z21
+
+added:
+	ADDQ   R8, R10
+	ADDQ   BX, DX
+	DECQ   R9
+	JNE    loop
+	MOVQ   d+56(FP), R9
+	TESTQ  R9, R9
+	JE     write
+	ADDQ   $0x00000080, d+56(FP)
+	MOVQ   dstride+64(FP), R10
+	SHLQ   $0x02, R10
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	LEAQ   (R9)(R10*1), R9
+	CMPQ   DI, $0x02
+	JL     write
+	VADDPS (R9), Z2, Z2
+	VADDPS 64(R9), Z3, Z3
+	LEAQ   (R9)(R10*1), R9
+	JE     write
+	VADDPS (R9), Z4, Z4
+	VADDPS 64(R9), Z5, Z5
+	LEAQ   (R9)(R10*1), R9
+	CMPQ   DI, $0x04
+	JL     write
+	VADDPS (R9), Z6, Z6
+	VADDPS 64(R9), Z7, Z7
+	LEAQ   (R9)(R10*1), R9
+	JE     write
+	VADDPS (R9), Z8, Z8
+	VADDPS 64(R9), Z9, Z9
+	LEAQ   (R9)(R10*1), R9
+	CMPQ   DI, $0x06
+	JL     write
+	VADDPS (R9), Z10, Z10
+	VADDPS 64(R9), Z11, Z11
+	LEAQ   (R9)(R10*1), R9
+	JE     write
+	VADDPS (R9), Z12, Z12
+	VADDPS 64(R9), Z13, Z13
+	LEAQ   (R9)(R10*1), R9
+	CMPQ   DI, $0x08
+	JL     write
+	VADDPS (R9), Z14, Z14
+	VADDPS 64(R9), Z15, Z15
+	LEAQ   (R9)(R10*1), R9
+	JE     write
+	VADDPS (R9), Z16, Z16
+	VADDPS 64(R9), Z17, Z17
+	LEAQ   (R9)(R10*1), R9
+	CMPQ   DI, $0x0a
+	JL     write
+	VADDPS (R9), Z18, Z18
+	VADDPS 64(R9), Z19, Z19
+	LEAQ   (R9)(R10*1), R9
+	JE     write
+	VADDPS (R9), Z20, Z20
+	VADDPS 64(R9), Z21, Z21
+
+write:
+	MOVQ    c+40(FP), R9
+	MOVQ    cstride+48(FP), R10
+	SHLQ    $0x02, R10
+	ADDQ    $0x00000080, c+40(FP)
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	LEAQ    (R9)(R10*1), R9
+	CMPQ    DI, $0x02
+	JL      written
+	VMOVUPS Z2, (R9)
+	VMOVUPS Z3, 64(R9)
+	LEAQ    (R9)(R10*1), R9
+	JE      written
+	VMOVUPS Z4, (R9)
+	VMOVUPS Z5, 64(R9)
+	LEAQ    (R9)(R10*1), R9
+	CMPQ    DI, $0x04
+	JL      written
+	VMOVUPS Z6, (R9)
+	VMOVUPS Z7, 64(R9)
+	LEAQ    (R9)(R10*1), R9
+	JE      written
+	VMOVUPS Z8, (R9)
+	VMOVUPS Z9, 64(R9)
+	LEAQ    (R9)(R10*1), R9
+	CMPQ    DI, $0x06
+	JL      written
+	VMOVUPS Z10, (R9)
+	VMOVUPS Z11, 64(R9)
+	LEAQ    (R9)(R10*1), R9
+	JE      written
+	VMOVUPS Z12, (R9)
+	VMOVUPS Z13, 64(R9)
+	LEAQ    (R9)(R10*1), R9
+	CMPQ    DI, $0x08
+	JL      written
+	VMOVUPS Z14, (R9)
+	VMOVUPS Z15, 64(R9)
+	LEAQ    (R9)(R10*1), R9
+	JE      written
+	VMOVUPS Z16, (R9)
+	VMOVUPS Z17, 64(R9)
+	LEAQ    (R9)(R10*1), R9
+	CMPQ    DI, $0x0a
+	JL      written
+	VMOVUPS Z18, (R9)
+	VMOVUPS Z19, 64(R9)
+	LEAQ    (R9)(R10*1), R9
+	JE      written
+	VMOVUPS Z20, (R9)
+	VMOVUPS Z21, 64(R9)
+
+written:
+	DECQ blocks+72(FP)
+	JNE  block
+	VZEROUPPER
+	RET
+
+// func microDotAVX512BF16x12(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+// Requires: AVX, AVX512BF16, AVX512F, MMX+
+TEXT ·microDotAVX512BF16x12(SB), $0-80
+	MOVQ k+8(FP), AX
+	MOVQ a+16(FP), CX
+	MOVQ b+24(FP), DX
+	MOVQ bstride+32(FP), BX
+	MOVQ c+40(FP), SI
+	MOVQ cstride+48(FP), SI
+	SHLQ $0x02, BX
+	SHLQ $0x02, SI
+	MOVQ rows+0(FP), DI
+	SHLQ $0x02, DI
+
+block:
+	MOVQ       AX, R8
+	MOVQ       CX, R9
+	MOVQ       c+40(FP), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	LEAQ       (R10)(SI*1), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -11832,171 +8823,130 @@ block:
 loop:
 	VMOVUPS      (DX), Z24
 	VMOVUPS      64(DX), Z25
-	VBROADCASTSS (R10), Z26
+	VBROADCASTSS (R9), Z26
 	LONG $0x402e9262; WORD $0xc052 // VDPBF16PS Z24, Z26, Z0
 	LONG $0x402e9262; WORD $0xc952 // VDPBF16PS Z25, Z26, Z1
-	VBROADCASTSS 4(R10), Z26
+	VBROADCASTSS 4(R9), Z26
 	LONG $0x402e9262; WORD $0xd052 // VDPBF16PS Z24, Z26, Z2
 	LONG $0x402e9262; WORD $0xd952 // VDPBF16PS Z25, Z26, Z3
-	VBROADCASTSS 8(R10), Z26
+	VBROADCASTSS 8(R9), Z26
 	LONG $0x402e9262; WORD $0xe052 // VDPBF16PS Z24, Z26, Z4
 	LONG $0x402e9262; WORD $0xe952 // VDPBF16PS Z25, Z26, Z5
-	VBROADCASTSS 12(R10), Z26
+	VBROADCASTSS 12(R9), Z26
 	LONG $0x402e9262; WORD $0xf052 // VDPBF16PS Z24, Z26, Z6
 	LONG $0x402e9262; WORD $0xf952 // VDPBF16PS Z25, Z26, Z7
-	VBROADCASTSS 16(R10), Z26
+	VBROADCASTSS 16(R9), Z26
 	LONG $0x402e1262; WORD $0xc052 // VDPBF16PS Z24, Z26, Z8
 	LONG $0x402e1262; WORD $0xc952 // VDPBF16PS Z25, Z26, Z9
-	VBROADCASTSS 20(R10), Z26
+	VBROADCASTSS 20(R9), Z26
 	LONG $0x402e1262; WORD $0xd052 // VDPBF16PS Z24, Z26, Z10
 	LONG $0x402e1262; WORD $0xd952 // VDPBF16PS Z25, Z26, Z11
-	VBROADCASTSS 24(R10), Z26
+	VBROADCASTSS 24(R9), Z26
 	LONG $0x402e1262; WORD $0xe052 // VDPBF16PS Z24, Z26, Z12
 	LONG $0x402e1262; WORD $0xe952 // VDPBF16PS Z25, Z26, Z13
-	VBROADCASTSS 28(R10), Z26
+	VBROADCASTSS 28(R9), Z26
 	LONG $0x402e1262; WORD $0xf052 // VDPBF16PS Z24, Z26, Z14
 	LONG $0x402e1262; WORD $0xf952 // VDPBF16PS Z25, Z26, Z15
-	VBROADCASTSS 32(R10), Z26
+	VBROADCASTSS 32(R9), Z26
 	LONG $0x402e8262; WORD $0xc052 // VDPBF16PS Z24, Z26, Z16
 	LONG $0x402e8262; WORD $0xc952 // VDPBF16PS Z25, Z26, Z17
-	VBROADCASTSS 36(R10), Z26
+	VBROADCASTSS 36(R9), Z26
 	LONG $0x402e8262; WORD $0xd052 // VDPBF16PS Z24, Z26, Z18
 	LONG $0x402e8262; WORD $0xd952 // VDPBF16PS Z25, Z26, Z19
-	VBROADCASTSS 40(R10), Z26
+	VBROADCASTSS 40(R9), Z26
 	LONG $0x402e8262; WORD $0xe052 // VDPBF16PS Z24, Z26, Z20
 	LONG $0x402e8262; WORD $0xe952 // VDPBF16PS Z25, Z26, Z21
-	VBROADCASTSS 44(R10), Z26
+	VBROADCASTSS 44(R9), Z26
 	LONG $0x402e8262; WORD $0xf052 // VDPBF16PS Z24, Z26, Z22
 	LONG $0x402e8262; WORD $0xf952 // VDPBF16PS Z25, Z26, Z23
-	ADDQ         $0x30, R10
+	ADDQ         DI, R9
 	ADDQ         BX, DX
-	DECQ         R9
+	DECQ         R8
 	JNE          loop
-	MOVQ         SI, R9
-	MOVQ         d+48(FP), R10
-	TESTQ        R10, R10
-	JE           overwrite
-	MOVQ         c+32(FP), R11
-	SUBQ         R11, R10
-	ADDQ         R9, R10
-	MOVQ         dstride+56(FP), R11
-	SHLQ         $0x02, R11
-	VADDPS       (R10), Z0, Z0
-	VADDPS       64(R10), Z1, Z1
-	ADDQ         R11, R10
-	VADDPS       (R10), Z2, Z2
-	VADDPS       64(R10), Z3, Z3
-	ADDQ         R11, R10
-	VADDPS       (R10), Z4, Z4
-	VADDPS       64(R10), Z5, Z5
-	ADDQ         R11, R10
-	VADDPS       (R10), Z6, Z6
-	VADDPS       64(R10), Z7, Z7
-	ADDQ         R11, R10
-	VADDPS       (R10), Z8, Z8
-	VADDPS       64(R10), Z9, Z9
-	ADDQ         R11, R10
-	VADDPS       (R10), Z10, Z10
-	VADDPS       64(R10), Z11, Z11
-	ADDQ         R11, R10
-	VADDPS       (R10), Z12, Z12
-	VADDPS       64(R10), Z13, Z13
-	ADDQ         R11, R10
-	VADDPS       (R10), Z14, Z14
-	VADDPS       64(R10), Z15, Z15
-	ADDQ         R11, R10
-	VADDPS       (R10), Z16, Z16
-	VADDPS       64(R10), Z17, Z17
-	ADDQ         R11, R10
-	VADDPS       (R10), Z18, Z18
-	VADDPS       64(R10), Z19, Z19
-	ADDQ         R11, R10
-	VADDPS       (R10), Z20, Z20
-	VADDPS       64(R10), Z21, Z21
-	ADDQ         R11, R10
-	VADDPS       (R10), Z22, Z22
-	VADDPS       64(R10), Z23, Z23
-	ADDQ         R11, R10
-	VMOVUPS      Z0, (R9)
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z4, (R9)
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z6, (R9)
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z8, (R9)
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z10, (R9)
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z12, (R9)
-	VMOVUPS      Z13, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z14, (R9)
-	VMOVUPS      Z15, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z16, (R9)
-	VMOVUPS      Z17, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z18, (R9)
-	VMOVUPS      Z19, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z20, (R9)
-	VMOVUPS      Z21, 64(R9)
-	ADDQ         DI, R9
-	VMOVUPS      Z22, (R9)
-	VMOVUPS      Z23, 64(R9)
-	ADDQ         DI, R9
-	JMP          next
+	MOVQ         d+56(FP), R8
+	TESTQ        R8, R8
+	JE           write
+	ADDQ         $0x00000080, d+56(FP)
+	MOVQ         dstride+64(FP), R9
+	SHLQ         $0x02, R9
+	VADDPS       (R8), Z0, Z0
+	VADDPS       64(R8), Z1, Z1
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z2, Z2
+	VADDPS       64(R8), Z3, Z3
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z4, Z4
+	VADDPS       64(R8), Z5, Z5
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z6, Z6
+	VADDPS       64(R8), Z7, Z7
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z8, Z8
+	VADDPS       64(R8), Z9, Z9
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z10, Z10
+	VADDPS       64(R8), Z11, Z11
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z12, Z12
+	VADDPS       64(R8), Z13, Z13
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z14, Z14
+	VADDPS       64(R8), Z15, Z15
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z16, Z16
+	VADDPS       64(R8), Z17, Z17
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z18, Z18
+	VADDPS       64(R8), Z19, Z19
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z20, Z20
+	VADDPS       64(R8), Z21, Z21
+	LEAQ         (R8)(R9*1), R8
+	VADDPS       (R8), Z22, Z22
+	VADDPS       64(R8), Z23, Z23
 
-overwrite:
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z14, (R9)
-	VMOVUPS Z15, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z16, (R9)
-	VMOVUPS Z17, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z18, (R9)
-	VMOVUPS Z19, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z20, (R9)
-	VMOVUPS Z21, 64(R9)
-	ADDQ    DI, R9
-	VMOVUPS Z22, (R9)
-	VMOVUPS Z23, 64(R9)
-	ADDQ    DI, R9
-
-next:
-	ADDQ $0x00000080, SI
-	DECQ R8
-	JNE  block
+write:
+	MOVQ    c+40(FP), R8
+	MOVQ    cstride+48(FP), R9
+	SHLQ    $0x02, R9
+	ADDQ    $0x00000080, c+40(FP)
+	VMOVUPS Z0, (R8)
+	VMOVUPS Z1, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z2, (R8)
+	VMOVUPS Z3, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z4, (R8)
+	VMOVUPS Z5, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z6, (R8)
+	VMOVUPS Z7, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z8, (R8)
+	VMOVUPS Z9, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z10, (R8)
+	VMOVUPS Z11, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z12, (R8)
+	VMOVUPS Z13, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z14, (R8)
+	VMOVUPS Z15, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z16, (R8)
+	VMOVUPS Z17, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z18, (R8)
+	VMOVUPS Z19, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z20, (R8)
+	VMOVUPS Z21, 64(R8)
+	LEAQ    (R8)(R9*1), R8
+	VMOVUPS Z22, (R8)
+	VMOVUPS Z23, 64(R8)
+	DECQ    blocks+72(FP)
+	JNE     block
 	VZEROUPPER
 	RET
 

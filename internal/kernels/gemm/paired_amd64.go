@@ -15,14 +15,10 @@ import (
 
 // The kernels for panels of pairs.
 var (
-	microDotAVX512BF16 = ofRows(microDotAVX512BF16x1, microDotAVX512BF16x2,
-		microDotAVX512BF16x3, microDotAVX512BF16x4, microDotAVX512BF16x5, microDotAVX512BF16x6,
-		microDotAVX512BF16x7, microDotAVX512BF16x8, microDotAVX512BF16x9, microDotAVX512BF16x10,
-		microDotAVX512BF16x11, microDotAVX512BF16x12)
-	microWidenedAVX512 = ofRows(microWidenedAVX512x1, microWidenedAVX512x2,
-		microWidenedAVX512x3, microWidenedAVX512x4, microWidenedAVX512x5, microWidenedAVX512x6,
-		microWidenedAVX512x7, microWidenedAVX512x8, microWidenedAVX512x9, microWidenedAVX512x10,
-		microWidenedAVX512x11, microWidenedAVX512x12)
+	microDotAVX512BF16 = directOf(1, upTo[float32, float32]{11, 32, microDotAVX512BF16x11},
+		upTo[float32, float32]{12, 32, microDotAVX512BF16x12}).compute
+	microWidenedAVX512 = directOf(1, upTo[float32, float32]{11, 32, microWidenedAVX512x11},
+		upTo[float32, float32]{12, 32, microWidenedAVX512x12}).compute
 )
 
 // pairingAVX512 is for processors with AVX512_BF16. Others have VDPBF16PS's results from FMA: this changes no bit.
@@ -55,8 +51,8 @@ func dotsAsWidened() bool {
 			x[i] = math.Float32frombits(number()<<16 | number())
 		}
 	}
-	microDotAVX512BF16x1(pairs, &a[0], &b[0], 32, &dot[0], 32, nil, 0, 1)
-	microWidenedAVX512x1(pairs, &a[0], &b[0], 32, &widened[0], 32, nil, 0, 1)
+	microDotAVX512BF16(1, pairs, &a[0], &b[0], 32, &dot[0], 32, nil, 0, 1)
+	microWidenedAVX512(1, pairs, &a[0], &b[0], 32, &widened[0], 32, nil, 0, 1)
 	return dot == widened
 }
 
@@ -69,14 +65,15 @@ func dotsAreFaster() bool {
 	var a [rows * products]float32
 	var b [32 * products]float32
 	var c [32 * rows]float32
-	run := func(k int, micro kernel[float32, float32]) time.Duration {
+	run := func(k int, micro func(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride,
+		blocks int)) time.Duration {
 		start := time.Now()
-		micro(k, &a[0], &b[0], 32, &c[0], 32, nil, 0, 1)
+		micro(rows, k, &a[0], &b[0], 32, &c[0], 32, nil, 0, 1)
 		return time.Since(start)
 	}
 	dots, fma := time.Hour, time.Hour
 	for range turns {
-		dots, fma = min(dots, run(products/2, microDotAVX512BF16x12)), min(fma, run(products, microAVX512x12))
+		dots, fma = min(dots, run(products/2, microDotAVX512BF16)), min(fma, run(products, microAVX512))
 	}
 	return dots < fma
 }

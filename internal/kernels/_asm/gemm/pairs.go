@@ -18,79 +18,91 @@ import (
 
 // pairs emits the kernels for panels of pairs.
 func pairs(c *build.Context) {
-	for rows := 1; rows <= avx512.mr; rows++ {
-		microPairs(c, rows, false)
-		microPairs(c, rows, true)
+	for _, dot := range []bool{false, true} {
+		microPairs(c, upTo{least: 1, most: avx512.mr - 1}, dot)
+		microPairs(c, upTo{least: avx512.mr, most: avx512.mr}, dot)
 	}
 	copyPairs(c, avx512.vectors*avx512.lanes)
 	copyPairs(c, avx512.mr)
 	endPairs(c)
 }
 
-// microPairs emits micro for panels of pairs: with VDPBF16PS if dot is set, else by widening in registers.
-func microPairs(c *build.Context, rows int, dot bool) {
+// microPairs emits micro for panels of pairs: with VDPBF16PS if dot is set, else by widening in registers. Full tiles have
+// a kernel of their own, which compares nothing.
+func microPairs(c *build.Context, rows upTo, dot bool) {
 	f := avx512
-	name, how := fmt.Sprintf("microWidenedAVX512x%d", rows), "widens them in registers"
+	name, how := fmt.Sprintf("microWidenedAVX512x%d", rows.most), "widens them in registers"
 	if dot {
-		name, how = fmt.Sprintf("microDotAVX512BF16x%d", rows), "takes VDPBF16PS, for which denormal numbers are zero"
+		name = fmt.Sprintf("microDotAVX512BF16x%d", rows.most)
+		how = "takes VDPBF16PS, for which denormal numbers are zero"
 	}
 	c.Function(name)
 	c.Doc(
-		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 "+
-			"pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It %s.", name, rows, f.vectors*f.lanes,
-			how),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last "+
-			"of this one; row i of C is at c[i·cstride], of D at d[i·dstride].", rows))
+		fmt.Sprintf("%s computes rows×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 "+
+			"pairs of products, %d ≤ rows ≤ %d, blocks ≥ 1, of panels of pairs of bfloat16. It %s.", name,
+			f.vectors*f.lanes, rows.least, rows.most, how),
+		"A is packed: a[rows·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this "+
+			"one; row i of C is at c[i·cstride], of D at d[i·dstride].")
 	c.Pragma("noescape")
-	c.SignatureExpr(f.signature("func(k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)"))
+	c.SignatureExpr(
+		f.signature("func(rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)"))
 	p := newPointers(c, f)
-	blocks := c.GP64()
-	c.Load(c.Param("blocks"), blocks)
+	rows.n = c.GP64()
+	column := c.GP64() // of A, in bytes
+	c.Load(c.Param("rows"), rows.n)
+	c.MOVQ(rows.n, column)
+	c.SHLQ(operand.Imm(2), column)
 	var mask reg.VecVirtual
 	if !dot {
 		mask = f.oddMask(c)
 	}
 	c.Label("block")
-	k, a := c.GP64(), c.GP64()
+	k, a, row := c.GP64(), c.GP64(), c.GP64()
 	c.MOVQ(p.k, k)
 	c.MOVQ(p.a, a)
-	prefetchTile(c, f, p, rows)
-	sums := zeros(c, f, rows, f.vectors)
+	c.Load(c.Param("c"), row)
+	rows.each(c, "prefetched", func(i int) {
+		c.PREFETCHT0(operand.Mem{Base: row})
+		c.PREFETCHT0(operand.Mem{Base: row, Disp: f.vectors*f.bytes() - 4})
+		if i+1 < rows.most {
+			c.LEAQ(operand.Mem{Base: row, Index: p.cstride, Scale: 1}, row)
+		}
+	})
+	sums := zeros(c, f, rows.most, f.vectors)
 	c.Label("loop")
 	if dot {
-		dotPairs(c, a, p.b, sums)
+		dotPairs(c, rows, a, p.b, sums)
 	} else {
-		widenedPairs(c, a, p.b, mask, sums)
+		widenedPairs(c, rows, a, p.b, mask, sums)
 	}
-	c.ADDQ(operand.Imm(uint64(4*rows)), a)
+	c.ADDQ(column, a)
 	c.ADDQ(p.bstride, p.b)
 	c.DECQ(k)
 	c.JNE(operand.LabelRef("loop"))
-	storeBlock(c, f, p, sums)
-	c.DECQ(blocks)
-	c.JNE(operand.LabelRef("block"))
+	rows.store(c, f, sums)
+	nextBlock(c)
 	c.VZEROUPPER()
 	c.RET()
 }
 
 // dotPairs emits the addition of one pair of products to all sums.
-func dotPairs(c *build.Context, a, b reg.GPVirtual, sums [][]reg.VecVirtual) {
+func dotPairs(c *build.Context, rows upTo, a, b reg.GPVirtual, sums [][]reg.VecVirtual) {
 	bs := make([]reg.VecVirtual, avx512.vectors)
 	for v := range bs {
 		bs[v] = c.ZMM()
 		c.VMOVUPS(operand.Mem{Base: b, Disp: 64 * v}, bs[v])
 	}
-	for i := range sums {
+	rows.each(c, "added", func(i int) {
 		x := c.ZMM()
 		c.VBROADCASTSS(operand.Mem{Base: a, Disp: 4 * i}, x)
 		for v, y := range bs {
 			c.VPDPWSSD(y, x, sums[i][v]) // becomes VDPBF16PS
 		}
-	}
+	})
 }
 
 // widenedPairs is dotPairs without VDPBF16PS.
-func widenedPairs(c *build.Context, a, b reg.GPVirtual, mask reg.VecVirtual, sums [][]reg.VecVirtual) {
+func widenedPairs(c *build.Context, rows upTo, a, b reg.GPVirtual, mask reg.VecVirtual, sums [][]reg.VecVirtual) {
 	var first, second []reg.VecVirtual
 	for v := range avx512.vectors {
 		y := c.ZMM()
@@ -98,7 +110,7 @@ func widenedPairs(c *build.Context, a, b reg.GPVirtual, mask reg.VecVirtual, sum
 		low, high := avx512.widen(c, y, mask)
 		first, second = append(first, high), append(second, low)
 	}
-	for i := range sums {
+	rows.each(c, "added", func(i int) {
 		x := c.ZMM()
 		c.VBROADCASTSS(operand.Mem{Base: a, Disp: 4 * i}, x)
 		low, high := avx512.widen(c, x, mask)
@@ -108,7 +120,7 @@ func widenedPairs(c *build.Context, a, b reg.GPVirtual, mask reg.VecVirtual, sum
 		for v := range second {
 			c.VFMADD231PS(second[v], low, sums[i][v])
 		}
-	}
+	})
 }
 
 // copyPairs emits the packing of a full panel whose lanes lie side by side.
