@@ -75,7 +75,7 @@ func TestSpreadModel(t *testing.T) {
 						return err
 					}
 					o.most = dev.MemStats().Peak
-					if a.ShardStrategy() != args.NoShard { // which cuts a model that is whole at first
+					if a.ShardStrategy() != args.NoShard { // whose units and their gradients come and go
 						o.most = dev.MemStats().InUse
 					}
 					if _, err := tr.Train(); err != nil {

@@ -205,10 +205,11 @@ func WithSidecars(files ...models.Sidecar) Option {
 func WithAdapter(a models.Adapter) Option { return func(t *Trainer) { t.adapter = a } }
 
 // WithSpreadModel leaves a model that is spread over processes (fsdp, zero_stage, tp_size, pp_size) as it is when
-// training ends. With tp_size or pp_size no rank ever has memory for all of it; with fsdp or zero_stage each has it
-// when training begins. Evaluate, Predict and SaveModel then work on the parts: all ranks call them. Other code reads
-// weights from what SaveModel has written; Train makes the model whole before it begins anew. Ranks that are goroutines
-// of this trainer (num_replicas) get the whole model all the same, as do those of a model that is not spread.
+// training ends. With tp_size or pp_size no rank ever has memory for all of it; with fsdp full_shard a deferred model
+// takes a rank's shard and some units. Evaluate, Predict and SaveModel then work on the parts: all ranks call them.
+// Other code reads weights from what SaveModel has written; Train makes the model whole before it begins anew. Ranks
+// that are goroutines of this trainer (num_replicas) get the whole model all the same, as do those of a model that is
+// not spread.
 func WithSpreadModel() Option { return func(t *Trainer) { t.staysSpread = true } }
 
 // WithDisplay shows the run on w: short lines and a progress bar if it is a terminal, else
