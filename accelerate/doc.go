@@ -23,7 +23,7 @@
 //
 //   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [ranks.Ranks.Open] are the parts of Run. They read the
 //     arguments once; [Accelerator.SetArguments] replaces those of a rank.
-//   - [ranks.Ranks.Abort] ends the other ranks; in a loop of your own, return the error.
+//   - [ranks.Ranks.Abort] ends the other ranks; in your own loop, return the error.
 //   - [ranks.Peers.GatherBytes], [ranks.Peers.GatherRows], [ranks.Peers.SumFloats] and [Accelerator.SyncParameters] lie
 //     below [GatherObjects], [Accelerator.GatherForMetrics] and Prepare.
 //   - [ranks.Ranks.Job], [Accelerator.Kernels], [Accelerator.GradientSets] and [Accelerator.Trace] serve the

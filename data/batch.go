@@ -5,8 +5,8 @@
 // as [Stack] for structs of numbers or [CausalLM] for token sequences; and join the two with [NewSource].
 //
 // A language model is trained on blocks of one long sequence of tokens: [JoinDocuments] makes it in memory,
-// [OpenTokenFile] reads one from disk, and [TrainBlocks] and [EvalBlocks] cut it. A training loop of your own
-// reads a [Source] with a [Loader], which prepares batches ahead on several goroutines.
+// [OpenTokenFile] reads one from disk, and [TrainBlocks] and [EvalBlocks] cut it. Your own training loop reads a
+// [Source] with a [Loader], which prepares batches ahead on several goroutines.
 //
 // A dataset that can only be read in order, such as a file larger than memory, is an [Iterable]; [NewIterableSource]
 // joins it with a collator.

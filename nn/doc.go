@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nn has the building blocks of neural networks: layers, losses, parameters and their initialisation.
-// Use it to write a model of your own; complete models are in packages below models. A module is a struct of
-// layers with a Forward method. Start with [NewInit] and a layer such as [NewLinear].
+// Package nn has the building blocks of neural networks: layers, losses, parameters and their initialisation. Use it to
+// write your own model; complete models are in packages below models. A module is a struct of layers with a Forward
+// method. Start with [NewInit] and a layer such as [NewLinear].
 //
 // The exported fields of type [*Parameter], of module types, and slices and maps of modules are the module's
 // children. A field is named by its nn tag, else by its name in lower case. Dotted paths of these names
@@ -25,8 +25,8 @@
 // norm's running statistics; modules that change them while training are Trackers.
 //
 // Every Forward runs inside [Unit] or [Unit1]: names for random numbers and errors, memory scopes, hooks and
-// recomputation depend on it. A layer of your own gets its parameters' tensors from [Ctx.Param]. Losses are sums over
-// their terms, not means: the trainer divides once, by the number of terms of the whole step.
+// recomputation depend on it. Your own layer gets its parameters' tensors from [Ctx.Param]. Losses are sums over their
+// terms, not means: the trainer divides once, by the number of terms of the whole step.
 //
 // Package nn does not train (see packages trainer and optim) and does not read or write files (see package
 // models).

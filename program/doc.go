@@ -22,7 +22,7 @@
 // # Signals
 //
 // The first of these ends the context of [Run]'s function. A Trainer then finishes the step, saves, and returns an
-// error that wraps trainer.ErrInterrupted; a loop of your own returns accelerate.ErrInterrupted.
+// error that wraps trainer.ErrInterrupted; your own loop returns accelerate.ErrInterrupted.
 //
 //	SIGINT, SIGTERM  save and stop
 //	SIGHUP           save and stop: the terminal or the ssh session is gone. Under nohup it stays ignored

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tensor is the engine below everything else: tensors, the operations on them, automatic
-// differentiation and memory scopes. Use it to write a layer, a loss or a metric of your own, or to compute
-// with arrays. Start with [NewCtx] and [FromSlice], and read results with [ToSlice] and [Item]:
+// Package tensor is the engine below everything else: tensors, the operations on them, automatic differentiation and
+// memory scopes. Use it to write your own layer, loss or metric, or to compute with arrays. Start with [NewCtx] and
+// [FromSlice], and read results with [ToSlice] and [Item]:
 //
 //	c := tensor.NewCtx(tensor.CPU())
 //	w := tensor.FromSlice(c, []float32{1, 2, 3}, 3).SetRequiresGrad(true)

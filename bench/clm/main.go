@@ -4,10 +4,10 @@
 // that does the same: the text of the Go standard library, a tokenizer trained on it, the same model and settings, an
 // evaluation and a checkpoint at the end.
 //
-// Runs take turns: ours, theirs, ours, theirs …. The rows are tokens trained on per second of the whole process, and
-// the time from the process's start to the end of the first optimizer step; those with _ids are against a peer that
-// leaves text and tokenizer alone and loads token ids. The peer is peer.py under the Python that the environment
-// variable PYTHON names.
+// Runs alternate: ours, theirs, ours, theirs …. The rows are tokens trained on per second of the whole process, and the
+// time from the process's start to the end of the first optimizer step; those with _ids are against a peer that leaves
+// text and tokenizer alone and loads token ids. The peer is peer.py under the Python that the environment variable
+// PYTHON names.
 //
 //	PYTHON=$PWD/venv/bin/python go run -C bench ./clm --threads 1,2 --steps 200
 package main

@@ -7,7 +7,7 @@
 // on Linux). The contenders:
 //
 //	one          one process alone
-//	apart        processes that know nothing of each other, at the same time
+//	apart        independent processes, at the same time
 //	shm, tcp     processes that are ranks of one job, over the engine of that name
 //	goroutines   ranks that are goroutines of one process, on the same cores
 //	torch-one, torch-apart, torch-ddp

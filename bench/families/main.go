@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Families compares training steps of model families with transformers': forward pass, backward pass, clipping and
-// AdamW in float32, on models of random weights that have the shapes of real ones. The sides take turns: ours, theirs,
+// AdamW in float32, on models of random weights that have the shapes of real ones. The sides alternate: ours, theirs,
 // ours, theirs …. Both start from the same settings, not from the same weights.
 //
 //	PYTHON=$PWD/venv/bin/python go run -C bench ./families --threads 2 qwen3 llama

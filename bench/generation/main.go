@@ -2,8 +2,8 @@
 
 // Generation compares how fast Lockstep and transformers continue texts greedily, with a model of SmolLM2-135M's shape
 // in float32 and random weights: the decoding of one text and of eight together, and a prompt of 512 tokens. Decoding
-// is what further tokens take beyond the first. The sides take turns: ours, theirs, ours, theirs …. Ours also runs
-// eight texts of eight goroutines by generation.Engine.
+// is what further tokens take beyond the first. The sides alternate: ours, theirs, ours, theirs …. Ours also runs eight
+// texts of eight goroutines by generation.Engine.
 //
 //	PYTHON=$PWD/venv/bin/python go run -C bench ./generation --threads 2
 //

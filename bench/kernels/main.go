@@ -6,8 +6,8 @@
 // value is the median over the rounds of theirs divided by ours, above 1 where Lockstep is faster. Each row runs at all
 // numbers of threads before the next, so that peers start once and keep their memory. The peers are peer.py and
 // openblas.py under the Python that the environment variable PYTHON names, and the program that GOMLX names; a row
-// whose peer is missing says so. The machine's own ceilings (FMA peak, copy) are measured between the rounds; a share
-// of the FMA peak is of what its loop reached right before and after.
+// whose peer is missing reports that. The machine's own ceilings (FMA peak, copy) are measured between the rounds; a
+// share of the FMA peak is of what its loop reached right before and after.
 //
 //	PYTHON=$PWD/venv/bin/python go run -C bench ./kernels --threads 1,2 --rounds 5 --rows 'gelu|adamw'
 package main

@@ -5,9 +5,9 @@
 // accuracy and F1, and saves a folder that transformers loads as GPT2ForSequenceClassification. Then it answers over
 // HTTP.
 //
-// Without a file of your own it learns, in some ten seconds, to tell from a comment of the Go standard library which
-// part of it the comment is about. It then has settings of its own for that; with a file they are HuggingFace's, which
-// suit fine-tuning. A new model needs a learning rate of 1e-3 and more epochs.
+// Without a file it learns, in some ten seconds, to tell from a comment of the Go standard library which part of it the
+// comment is about. It then has settings of its own for that; with a file they are HuggingFace's, which suit
+// fine-tuning. A new model needs a learning rate of 1e-3 and more epochs.
 //
 //	go run ./examples/classify
 //	go run ./examples/classify --serve :8080

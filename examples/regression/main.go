@@ -4,7 +4,7 @@
 // learns from, holds a part of the rows out, stops when nothing improves any more, and keeps the best weights. Then it
 // answers predictions over HTTP.
 //
-// Without a file of your own it learns the prices of 4,000 diamonds (see diamonds.md), in a few seconds.
+// Without a file it learns the prices of 4,000 diamonds (see diamonds.md), in a few seconds.
 //
 //	go run ./examples/regression
 //	go run ./examples/regression --serve :8080

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package modeltest is the test suite that every architecture passes. Use it to test a model of your own: call [Run]
-// from its tests with a small configuration. It checks the contract of a model with the trainer and with saved files:
-// that all parameters get gradients, that configurations and weights survive saving, and that recomputation, delayed
-// weight gradients, copies, stages of a pipeline, a loss without logits, further tokens and a key-value cache change no
+// Package modeltest is the test suite that every architecture passes. Use it to test your own model: call [Run] from
+// its tests with a small configuration. It checks the contract of a model with the trainer and with saved files: that
+// all parameters get gradients, that configurations and weights survive saving, and that recomputation, delayed weight
+// gradients, copies, stages of a pipeline, a loss without logits, further tokens and a key-value cache change no
 // result.
 //
 // It does not compare a model with transformers; golden files beside the model do.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nntest is the test suite that every layer passes. Use it to test a layer of your own: call [Run] from its
-// tests. It checks gradients against finite differences, that the layer gets its parameters from the context and runs
-// in a Unit, and that recomputation, copies and hooks change no bit.
+// Package nntest is the test suite that every layer passes. Use it to test your own layer: call [Run] from its tests.
+// It checks gradients against finite differences, that the layer gets its parameters from the context and runs in a
+// Unit, and that recomputation, copies and hooks change no bit.
 //
 // It does not compare a layer with its paper or with PyTorch; golden files do.
 package nntest

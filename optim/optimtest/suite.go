@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package optimtest is the test suite that every optimizer passes. Use it to test a chain of transforms of your own:
-// call [Run] from its tests. It checks that the optimizer converges, that its accounts of memory and state are exact,
-// that it survives saving and loading bit for bit, and that it neither leaks nor writes out of bounds.
+// Package optimtest is the test suite that every optimizer passes. Use it to test your own chain of transforms: call
+// [Run] from its tests. It checks that the optimizer converges, that its accounts of memory and state are exact, that
+// it survives saving and loading bit for bit, and that it neither leaks nor writes out of bounds.
 //
 // It does not compare an optimizer with its paper or with PyTorch; golden files beside the optimizer do.
 package optimtest

@@ -208,10 +208,9 @@ func (p *parity) faults() (list []string) {
 
 const parityHead = `# Parity with transformers and accelerate
 
-Every name of transformers 5.24 and accelerate 1.15 that a training script meets, and what becomes of it here. *Works*:
-the same name or its Go form has the same meaning, which the named test shows. *Other form*: the same can be had, in
-another way. *Refused*: it is an error, or not there; with the reason, or what to take instead. *No meaning*: there is
-nothing for it to do, and it is accepted.
+Every name of transformers 5.24 and accelerate 1.15 that a training script meets, and its counterpart here. *Works*: the
+same name or its Go form has the same meaning; the named test shows it. *Other form*: available differently. *Refused*:
+an error, or not available, with the reason or an alternative. *No meaning*: accepted and not needed.
 
 The lists of names come from the packages themselves (%[1]stests/docs/testdata/huggingface.py%[1]s), the answers about
 arguments from the parser, those about methods from [overriding.md](overriding.md), and the others, with the tests, from

@@ -53,6 +53,14 @@ var pagePhrases = habits([][2]string{
 	{`[Nn]obody|[Ss]omebody|[Ee]verybody|[Aa]nybody|[Ww]hoever`, "the user, the caller or the rank that is meant"},
 	{`[Aa]t once`, "together or immediately"},
 	{`as (?:it is|they are)[,.;:]`, "unchanged"},
+	{`of your own`, "your own loop, not a loop of your own"},
+	{`[Kk]nows? nothing`, "is independent of, or has no"},
+	{`be had`, "is available, or does not work"},
+	{`the other way round`, "in both directions"},
+	{`(?:takes?|took|taking) turns`, "alternates"},
+	{`[Nn]othing ends`, "deadlocks"},
+	{`[Ww]hat it (?:says|may be)`, "meaning, content or supported values"},
+	{`says so`, "reports, logs or warns of the thing that is meant"},
 }...)
 
 // stumbles are the phrases of a text, with what to write; page is whether it is a document or a package comment.
@@ -151,6 +159,15 @@ func TestPhrasesBites(t *testing.T) {
 		stumbles("All but one,\nbut\nfor it.", false))
 	require.Equal(t, []string{`"at once": want together or immediately`},
 		stumbles(prose("It ends at\nonce, `at once`.\n\n    at once\n\n```sh\nat once\n```\n"), true))
+	require.Equal(t, []string{`"of your own": want your own loop, not a loop of your own`,
+		`"knows nothing": want is independent of, or has no`, `"be had": want is available, or does not work`,
+		`"the other way round": want in both directions`, `"taking turns": want alternates`,
+		`"nothing ends": want deadlocks`, `"What it says": want meaning, content or supported values`,
+		`"says so": want reports, logs or warns of the thing that is meant`},
+		stumbles("A loop of\nyour own knows nothing. It can be had, and the other way round, taking turns, "+
+			"or nothing ends. "+
+			"What it says: the log says so.", true))
+	require.Empty(t, stumbles("A loop of your own knows nothing and takes turns", false))
 	require.Empty(t, stumbles("two seats wanted, in turns of one vector; one's own-ness; at once", false))
 	list, err := goStumbles("a.go", "// Package a ends at once.\npackage a\n\n// f wants x.\n"+
 		"func f() { g(\"all but x\") }\n")

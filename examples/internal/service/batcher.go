@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package service serves models over HTTP for the examples: a Batcher, which puts the requests of many goroutines into
-// batches, and a small HTTP service around it. It is no example itself; copy it into a program of your own.
+// batches, and a small HTTP service around it. It is no example itself; copy it into your own program.
 // docs/inference.md explains it.
 package service
 

@@ -11,7 +11,7 @@
 // portable Go that is compiled everywhere, gives them too, except in functions with an exponential, where the others
 // fuse multiplication and addition and take eighths of a power of 2 from a table.
 //
-// It is NOT a mathematics library: float64 code calls package math. And it knows nothing of tensors: no strides, no
+// It is NOT a mathematics library: float64 code calls package math. And it is independent of tensors: no strides, no
 // broadcasting, no workers.
 package vecmath
 
