@@ -18,13 +18,17 @@ import (
 // queue issues 1,000 all-reduces of random sizes before it waits for the first.
 func (e Engine) queue(t *testing.T) {
 	const n, calls = 4, 1000
+	most := 3000
+	if testing.Short() { // a short run is the race detector's, which the number of calls is for
+		most = 500
+	}
 	groups := e.start(t, n, comm.Options{})
 	rng := rand.New(rand.NewPCG(1, 2))
 	inputs, want := make([][][]byte, calls), make([][]byte, calls)
 	handles := make([][]*comm.Handle, calls)
 	ordinary := newArena(n)
 	for k := range inputs {
-		inputs[k] = random(ordinary.place, n, rng.IntN(3000), dtype.Float32, uint64(k))
+		inputs[k] = random(ordinary.place, n, rng.IntN(most), dtype.Float32, uint64(k))
 		want[k] = Combine(inputs[k], dtype.Float32, comm.Sum)
 	}
 	for k := range inputs {
@@ -45,7 +49,11 @@ func (e Engine) queue(t *testing.T) {
 func (e Engine) messages(t *testing.T) {
 	const n, rounds = 4, 20
 	groups := e.start(t, n, comm.Options{})
-	for _, count := range []int{0, 1, 1000, 200_001} {
+	most := 200_001
+	if testing.Short() {
+		most = 50_001 // twenty of them fill what systems keep of a connection, too
+	}
+	for _, count := range []int{0, 1, 1000, most} {
 		var handles []*comm.Handle
 		sent, got := make([][][]int32, n), make([][][]int32, n)
 		for r, g := range groups {
