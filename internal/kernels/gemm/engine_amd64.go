@@ -45,9 +45,13 @@ var (
 	microAVX512 = ofRows(microAVX512x1, microAVX512x2, microAVX512x3, microAVX512x4, microAVX512x5, microAVX512x6,
 		microAVX512x7, microAVX512x8, microAVX512x9, microAVX512x10, microAVX512x11, microAVX512x12)
 
-	streamAVX2   = ofRows(streamAVX2x1, streamAVX2x2, streamAVX2x3, streamAVX2x4)
-	streamAVX512 = ofRows(streamAVX512x1, streamAVX512x2, streamAVX512x3, streamAVX512x4, streamAVX512x5,
-		streamAVX512x6, streamAVX512x7, streamAVX512x8)
+	streamAVX2 = directOf(1, upTo[float32, float32]{1, 64, streamAVX2x1},
+		upTo[float32, float32]{2, 48, streamAVX2x2}, upTo[float32, float32]{3, 32, streamAVX2x3},
+		upTo[float32, float32]{4, 24, streamAVX2x4})
+	streamAVX512 = directOf(1, upTo[float32, float32]{1, 256, streamAVX512x1},
+		upTo[float32, float32]{2, 192, streamAVX512x2}, upTo[float32, float32]{3, 128, streamAVX512x3},
+		upTo[float32, float32]{4, 96, streamAVX512x4}, upTo[float32, float32]{6, 64, streamAVX512x6},
+		upTo[float32, float32]{8, 48, streamAVX512x8})
 
 	dotsAVX2 = directOf(8, upTo[float32, float32]{2, 16, dotsAVX2x2},
 		upTo[float32, float32]{5, 8, dotsAVX2x5})
@@ -73,7 +77,7 @@ var (
 		rows:   rowsAVX2x6Prefetch,
 		tall:   tallAVX2x6Prefetch,
 		outer:  outer[float32]{32, outerAVX2, outerAVX2NonTemporal, fence},
-		stream: direct[float32, float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
+		stream: streamAVX2,
 		gemvRows: gemvRows[float32]{4, 32, gemvRowsAVX2x1, gemvRowsAVX2x4, gemvRowsAVX2x4Prefetch, addBlocksAVX2,
 			limits},
 		splitKLimits: splitKLimits32,
@@ -92,7 +96,7 @@ var (
 		tall:    tallAVX512x12Prefetch,
 		keeping: rowsAVX512x12Keeping,
 		outer:   outer[float32]{64, outerAVX512, outerAVX512NonTemporal, fence},
-		stream:  direct[float32, float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
+		stream:  streamAVX512,
 		gemvRows: gemvRows[float32]{4, 64, gemvRowsAVX512x1, gemvRowsAVX512x4, gemvRowsAVX512x4Prefetch,
 			addBlocksAVX512, limits},
 		splitKLimits: splitKLimits32,

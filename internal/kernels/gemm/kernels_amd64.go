@@ -230,61 +230,53 @@ func copyPanelsAAVX512(k int, src *float32, stride int, dst *float32, pitch int)
 //go:noescape
 func copyPanelsBAVX512(k int, src *float32, stride int, dst *float32, pitch int)
 
-// streamAVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x1 computes rows×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 1
+// ≤ rows ≤ 1, blocks ≥ 1. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D
+// at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamAVX512x1(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamAVX512x2 computes 2×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x2 computes rows×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 2
+// ≤ rows ≤ 2, blocks ≥ 1. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D
+// at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamAVX512x2(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamAVX512x3 computes 3×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x3 computes rows×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 3
+// ≤ rows ≤ 3, blocks ≥ 1. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D
+// at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamAVX512x3(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamAVX512x4 computes 4×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x4 computes rows×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 4
+// ≤ rows ≤ 4, blocks ≥ 1. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D
+// at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamAVX512x4(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamAVX512x5 computes 5×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1. A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x6 computes rows×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 5
+// ≤ rows ≤ 6, blocks ≥ 1. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D
+// at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamAVX512x6(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamAVX512x6 computes 6×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1. A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x8 computes rows×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 7
+// ≤ rows ≤ 8, blocks ≥ 1. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D
+// at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// streamAVX512x7 computes 7×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1. A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func streamAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// streamAVX512x8 computes 8×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1. A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func streamAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamAVX512x8(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
 // dotsAVX512x6 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
 // multiple of 16; 1 ≤ rows ≤ 6, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at
@@ -384,33 +376,37 @@ func copyPanelsAAVX2(k int, src *float32, stride int, dst *float32, pitch int)
 //go:noescape
 func copyPanelsBAVX2(k int, src *float32, stride int, dst *float32, pitch int)
 
-// streamAVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
-// ≥ 1. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX2x1 computes rows×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 1 ≤
+// rows ≤ 1, blocks ≥ 1. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func streamAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamAVX2x1(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamAVX2x2 computes 2×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
-// ≥ 1. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX2x2 computes rows×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 2 ≤
+// rows ≤ 2, blocks ≥ 1. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func streamAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamAVX2x2(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamAVX2x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
-// ≥ 1. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX2x3 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 3 ≤
+// rows ≤ 3, blocks ≥ 1. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func streamAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamAVX2x3(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamAVX2x4 computes 4×(24·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
-// ≥ 1. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX2x4 computes rows×(24·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 4 ≤
+// rows ≤ 4, blocks ≥ 1. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func streamAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamAVX2x4(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
 // dotsAVX2x2 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
 // multiple of 8; 1 ≤ rows ≤ 2, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at

@@ -4,69 +4,53 @@
 
 package gemm
 
-// streamBF16AVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamBF16AVX512x1 computes rows×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1
+// products, 1 ≤ rows ≤ 1, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride],
+// row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamBF16AVX512x1(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamBF16AVX512x2 computes 2×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamBF16AVX512x2 computes rows×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1
+// products, 2 ≤ rows ≤ 2, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride],
+// row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamBF16AVX512x2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamBF16AVX512x3 computes 3×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamBF16AVX512x3 computes rows×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1
+// products, 3 ≤ rows ≤ 3, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride],
+// row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamBF16AVX512x3(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamBF16AVX512x4 computes 4×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamBF16AVX512x4 computes rows×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1
+// products, 4 ≤ rows ≤ 4, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride],
+// row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamBF16AVX512x4(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamBF16AVX512x5 computes 5×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamBF16AVX512x6 computes rows×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1
+// products, 5 ≤ rows ≤ 6, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride],
+// row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x5(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamBF16AVX512x6(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamBF16AVX512x6 computes 6×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamBF16AVX512x8 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1
+// products, 7 ≤ rows ≤ 8, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride],
+// row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x6(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// streamBF16AVX512x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
-//
-//go:noescape
-func streamBF16AVX512x7(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// streamBF16AVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
-//
-//go:noescape
-func streamBF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamBF16AVX512x8(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
 // dotsBF16AVX512x5 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products,
 // a multiple of 32; 1 ≤ rows ≤ 5, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Column j of B is at
@@ -106,37 +90,37 @@ func copyPanelsBBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch i
 //go:noescape
 func copyTallBF16AVX512x12(k int, src *uint16, stride int, dst *float32)
 
-// streamBF16AVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamBF16AVX2x1 computes rows×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// 1 ≤ rows ≤ 1, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamBF16AVX2x1(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamBF16AVX2x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamBF16AVX2x2 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// 2 ≤ rows ≤ 2, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamBF16AVX2x2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamBF16AVX2x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamBF16AVX2x3 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// 3 ≤ rows ≤ 3, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamBF16AVX2x3(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamBF16AVX2x4 computes 4×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of bfloat16. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamBF16AVX2x4 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// 4 ≤ rows ≤ 4, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX2x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamBF16AVX2x4(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
 // dotsBF16AVX2x2 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
 // multiple of 16; 1 ≤ rows ≤ 2, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Column j of B is at
@@ -191,69 +175,53 @@ func transposeBF16AVX512x16(src *uint16, stride int, dst *float32, width int)
 //go:noescape
 func transposeBF16AVX512x12(blocks int, src *uint16, stride int, dst *float32)
 
-// streamF16AVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamF16AVX512x1 computes rows×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1
+// products, 1 ≤ rows ≤ 1, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride],
+// row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamF16AVX512x1(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamF16AVX512x2 computes 2×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamF16AVX512x2 computes rows×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1
+// products, 2 ≤ rows ≤ 2, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride],
+// row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamF16AVX512x2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamF16AVX512x3 computes 3×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamF16AVX512x3 computes rows×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1
+// products, 3 ≤ rows ≤ 3, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride],
+// row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamF16AVX512x3(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamF16AVX512x4 computes 4×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamF16AVX512x4 computes rows×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// 4 ≤ rows ≤ 4, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamF16AVX512x4(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamF16AVX512x5 computes 5×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamF16AVX512x6 computes rows×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// 5 ≤ rows ≤ 6, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x5(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamF16AVX512x6(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamF16AVX512x6 computes 6×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamF16AVX512x8 computes rows×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// 7 ≤ rows ≤ 8, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x6(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// streamF16AVX512x7 computes 7×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
-//
-//go:noescape
-func streamF16AVX512x7(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
-
-// streamF16AVX512x8 computes 8×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
-//
-//go:noescape
-func streamF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamF16AVX512x8(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
 // copyRowsF16AVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1, for a src of float16.
 //
@@ -277,37 +245,37 @@ func copyPanelsBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch in
 //go:noescape
 func copyTallF16AVX512x12(k int, src *uint16, stride int, dst *float32)
 
-// streamF16AVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamF16AVX2x1 computes rows×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 1
+// ≤ rows ≤ 1, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at
+// c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamF16AVX2x1(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamF16AVX2x2 computes 2×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamF16AVX2x2 computes rows×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 2
+// ≤ rows ≤ 2, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at
+// c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamF16AVX2x2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamF16AVX2x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamF16AVX2x3 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 3
+// ≤ rows ≤ 3, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at
+// c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamF16AVX2x3(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// streamF16AVX2x4 computes 4×(24·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
-// blocks ≥ 1, for a B of float16. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride].
+// streamF16AVX2x4 computes rows×(24·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 4
+// ≤ rows ≤ 4, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at
+// c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX2x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+func streamF16AVX2x4(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
 // copyRowsF16AVX2 sets dst[16·p + i] = src[p·stride + i] for i < 16 and p < k, k ≥ 1, for a src of float16.
 //

@@ -7,13 +7,21 @@ package gemm
 import "github.com/lockstep-ml/lockstep/internal/kernels"
 
 var (
-	streamBF16AVX2   = ofRows(streamBF16AVX2x1, streamBF16AVX2x2, streamBF16AVX2x3, streamBF16AVX2x4)
-	streamBF16AVX512 = ofRows(streamBF16AVX512x1, streamBF16AVX512x2, streamBF16AVX512x3, streamBF16AVX512x4,
-		streamBF16AVX512x5, streamBF16AVX512x6, streamBF16AVX512x7, streamBF16AVX512x8)
+	streamBF16AVX2 = directOf(1, upTo[float32, uint16]{1, 64, streamBF16AVX2x1},
+		upTo[float32, uint16]{2, 32, streamBF16AVX2x2}, upTo[float32, uint16]{3, 32, streamBF16AVX2x3},
+		upTo[float32, uint16]{4, 16, streamBF16AVX2x4})
+	streamBF16AVX512 = directOf(1, upTo[float32, uint16]{1, 256, streamBF16AVX512x1},
+		upTo[float32, uint16]{2, 192, streamBF16AVX512x2}, upTo[float32, uint16]{3, 128, streamBF16AVX512x3},
+		upTo[float32, uint16]{4, 96, streamBF16AVX512x4}, upTo[float32, uint16]{6, 64, streamBF16AVX512x6},
+		upTo[float32, uint16]{8, 32, streamBF16AVX512x8})
 
-	streamF16AVX2   = ofRows(streamF16AVX2x1, streamF16AVX2x2, streamF16AVX2x3, streamF16AVX2x4)
-	streamF16AVX512 = ofRows(streamF16AVX512x1, streamF16AVX512x2, streamF16AVX512x3, streamF16AVX512x4,
-		streamF16AVX512x5, streamF16AVX512x6, streamF16AVX512x7, streamF16AVX512x8)
+	streamF16AVX2 = directOf(1, upTo[float32, uint16]{1, 64, streamF16AVX2x1},
+		upTo[float32, uint16]{2, 48, streamF16AVX2x2}, upTo[float32, uint16]{3, 32, streamF16AVX2x3},
+		upTo[float32, uint16]{4, 24, streamF16AVX2x4})
+	streamF16AVX512 = directOf(1, upTo[float32, uint16]{1, 256, streamF16AVX512x1},
+		upTo[float32, uint16]{2, 192, streamF16AVX512x2}, upTo[float32, uint16]{3, 128, streamF16AVX512x3},
+		upTo[float32, uint16]{4, 96, streamF16AVX512x4}, upTo[float32, uint16]{6, 64, streamF16AVX512x6},
+		upTo[float32, uint16]{8, 48, streamF16AVX512x8})
 
 	dotsBF16AVX2   = directOf(16, upTo[float32, uint16]{2, 16, dotsBF16AVX2x2})
 	dotsBF16AVX512 = directOf(32, upTo[float32, uint16]{5, 32, dotsBF16AVX512x5},
@@ -30,7 +38,7 @@ var (
 			packBF16Generic}).pack,
 		copyA:  copyPanelsABF16AVX2,
 		copyB:  copyPanelsBBF16AVX2,
-		stream: direct[float32, uint16]{[]int{0, 64, 32, 32, 16}, 1, streamBF16AVX2},
+		stream: streamBF16AVX2,
 		dots:   dotsBF16AVX2,
 	}
 	avx512BF16 = format[float32]{
@@ -38,7 +46,7 @@ var (
 			packBF16Generic}).pack,
 		copyA:  copyPanelsABF16AVX512,
 		copyB:  copyPanelsBBF16AVX512,
-		stream: direct[float32, uint16]{[]int{0, 256, 192, 128, 96, 64, 64, 32, 32}, 1, streamBF16AVX512},
+		stream: streamBF16AVX512,
 		dots:   dotsBF16AVX512,
 
 		bfloat16: true,
@@ -48,7 +56,7 @@ var (
 			packF16Generic}).pack,
 		copyA:  copyPanelsAF16AVX2,
 		copyB:  copyPanelsBF16AVX2,
-		stream: direct[float32, uint16]{[]int{0, 64, 48, 32, 24}, 1, streamF16AVX2},
+		stream: streamF16AVX2,
 		dots:   dotsF16AVX2,
 	}
 	avx512F16 = format[float32]{
@@ -56,7 +64,7 @@ var (
 			packF16Generic}).pack,
 		copyA:  copyPanelsAF16AVX512,
 		copyB:  copyPanelsBF16AVX512,
-		stream: direct[float32, uint16]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamF16AVX512},
+		stream: streamF16AVX512,
 		dots:   dotsF16AVX512,
 	}
 )

@@ -13,9 +13,7 @@ import (
 // float16 emits the kernels for float16 operands.
 func float16(c *build.Context) {
 	for _, f := range []family{avx512, avx2} {
-		for rows := 1; rows < len(streamVectors(f)); rows++ {
-			streamF16(c, f, rows)
-		}
+		streamF16(c, f)
 		copyRowsHalf(c, f, "F16")
 		copyPanelsHalf(c, f, "F16", "A", f.mr)
 		copyPanelsHalf(c, f, "F16", "B", f.vectors*f.lanes)
@@ -27,11 +25,19 @@ func float16(c *build.Context) {
 }
 
 // streamF16 emits stream for a B of float16.
-func streamF16(c *build.Context, f family, rows int) {
-	streamHalf(c, f, "F16", rows, streamVectors(f)[rows],
-		func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual)) {
-			return func(p pointers, sums [][]reg.VecVirtual) { streamProductF16(c, f, p, sums) }, nil
+func streamF16(c *build.Context, f family) {
+	for _, size := range streamSizes(f) {
+		streamOf(c, f, "F16", size, func() streamed {
+			return streamed{product: func(p pointers, sums [][]reg.VecVirtual) { streamProductF16(c, f, p, sums) },
+				row: func(p pointers) (bs []reg.VecVirtual) {
+					for v := range size.vectors {
+						bs = append(bs, f.register(c))
+						c.VCVTPH2PS(operand.Mem{Base: p.b, Disp: v * f.bytes() / 2}, bs[v])
+					}
+					return bs
+				}}
 		})
+	}
 }
 
 // streamProductF16 is streamProduct for a B of float16.

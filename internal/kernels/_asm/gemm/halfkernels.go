@@ -22,9 +22,7 @@ var halfNames = map[string]string{"BF16": "bfloat16", "F16": "float16"}
 // halves emits the kernels for operands of half types.
 func halves(c *build.Context) {
 	for _, f := range []family{avx512, avx2} {
-		for rows := 1; rows < len(streamVectorsBF16(f)); rows++ {
-			streamBF16(c, f, rows)
-		}
+		streamBF16(c, f)
 		dots(c, f, "BF16")
 		copyRowsHalf(c, f, "BF16")
 		copyPanelsHalf(c, f, "BF16", "A", f.mr)
@@ -63,81 +61,40 @@ func (f family) widen(c *build.Context, x, mask reg.VecVirtual) (even, odd reg.V
 	return even, x
 }
 
-// streamVectorsBF16 is streamVectors for a B of bfloat16: even numbers, since a vector of B widens to two.
-func streamVectorsBF16(f family) []int {
+// streamSizesBF16 is streamSizes for a B of bfloat16: even numbers of vectors, since a vector of B widens to two.
+func streamSizesBF16(f family) []streamSize {
 	if f.lanes == 16 {
-		return []int{0, 16, 12, 8, 6, 4, 4, 2, 2}
+		return []streamSize{{16, 1, 1}, {12, 2, 2}, {8, 3, 3}, {6, 4, 4}, {4, 5, 6}, {2, 7, 8}}
 	}
-	return []int{0, 8, 4, 4, 2}
+	return []streamSize{{8, 1, 1}, {4, 2, 2}, {4, 3, 3}, {2, 4, 4}}
 }
 
-// streamBF16 emits stream for a B of bfloat16.
-func streamBF16(c *build.Context, f family, rows int) {
-	streamHalf(c, f, "BF16", rows, streamVectorsBF16(f)[rows],
-		func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual)) {
+// streamBF16 emits stream for a B of bfloat16. Of each pair of vectors of sums the first are those of the even columns.
+func streamBF16(c *build.Context, f family) {
+	for _, size := range streamSizesBF16(f) {
+		streamOf(c, f, "BF16", size, func() streamed {
 			mask := f.oddMask(c)
-			product = func(p pointers, sums [][]reg.VecVirtual) { streamProductBF16(c, f, p, mask, sums) }
-			end = func(sums [][]reg.VecVirtual) {
-				for _, sum := range sums {
-					for v := 0; v < len(sum); v += 2 {
-						sum[v], sum[v+1] = f.interleaved(c, sum[v], sum[v+1])
+			return streamed{
+				product: func(p pointers, sums [][]reg.VecVirtual) { streamProductBF16(c, f, p, mask, sums) },
+				row: func(p pointers) (bs []reg.VecVirtual) {
+					for v := range size.vectors / 2 {
+						pairs := f.register(c)
+						c.VMOVUPS(operand.Mem{Base: p.b, Disp: v * f.bytes()}, pairs)
+						even, odd := f.widen(c, pairs, mask)
+						bs = append(bs, even, odd)
 					}
-				}
+					return bs
+				},
+				end: func(sums [][]reg.VecVirtual) {
+					for _, sum := range sums {
+						for v := 0; v < len(sum); v += 2 {
+							sum[v], sum[v+1] = f.interleaved(c, sum[v], sum[v+1])
+						}
+					}
+				},
 			}
-			return product, end
 		})
-}
-
-// streamHalf emits stream for a B of a half type, whose begin emits what comes before the loops and returns what emits
-// the addition of a product and, if not nil, the end of the sums.
-func streamHalf(c *build.Context, f family, of string, rows, vectors int,
-	begin func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual))) {
-	width := vectors * f.lanes
-	name := fmt.Sprintf("stream%s%sx%d", of, f.name, rows)
-	c.Function(name)
-	c.Doc(
-		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 "+
-			"products, blocks ≥ 1, for a B of %s.", name, rows, width, halfNames[of]),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at "+
-			"d[i·dstride].", rows))
-	c.Pragma("noescape")
-	c.SignatureExpr(directHalf)
-	p := newPointers(c, f)
-	c.SHRQ(operand.Imm(1), p.bstride)
-	blocks, distance := c.GP64(), c.GP64()
-	c.Load(c.Param("blocks"), blocks)
-	c.IMUL3Q(operand.Imm(uint64(max(streamPrefetch, streamBytes/(2*width)))), p.bstride, distance)
-	c.TESTQ(operand.U32(4095), p.bstride)
-	c.JNE(operand.LabelRef("begin"))
-	c.IMUL3Q(operand.Imm(streamPrefetch), p.bstride, distance)
-	c.Label("begin")
-	product, end := begin()
-
-	c.Label("block")
-	inner := pointers{k: c.GP64(), a: c.GP64(), b: c.GP64(), bstride: p.bstride}
-	c.MOVQ(p.k, inner.k)
-	c.MOVQ(p.a, inner.a)
-	c.MOVQ(p.b, inner.b)
-	sums := zeros(c, f, rows, vectors)
-	c.Label("loop")
-	next := c.GP64()
-	c.LEAQ(operand.Mem{Base: inner.b, Index: distance, Scale: 1}, next)
-	for offset := 0; offset < 2*width; offset += 64 {
-		c.PREFETCHT0(operand.Mem{Base: next, Disp: offset})
 	}
-	product(inner, sums)
-	c.DECQ(inner.k)
-	c.JNE(operand.LabelRef("loop"))
-
-	if end != nil {
-		end(sums)
-	}
-	storeBlock(c, f, p, sums)
-	c.ADDQ(operand.U32(2*width), p.b)
-	c.DECQ(blocks)
-	c.JNE(operand.LabelRef("block"))
-	c.VZEROUPPER()
-	c.RET()
 }
 
 // streamProductBF16 is streamProduct for a B of bfloat16. Of each pair of vectors of sums the first are those of the

@@ -39,9 +39,7 @@ func single(c *build.Context) {
 		rows(c, f, false)
 		panels(c, f)
 		placed(c, f)
-		for rows := 1; rows < len(streamVectors(f)); rows++ {
-			stream(c, f, rows)
-		}
+		stream(c, f)
 		dots(c, f, "")
 	}
 	for _, f := range []family{avx512, avx2} {
