@@ -170,10 +170,28 @@ func product(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
 	c.ADDQ(p.bstride, p.b)
 }
 
-// addRows emits the writing of the sums and rows of D from d on to rows of C from row on; it moves both. All of D is
-// read before anything is written: a read that waits for an earlier write to the same place of another page would wait
-// here in each row of a C whose rows are a multiple of 4 KiB apart.
-func addRows(c *build.Context, f family, row, stride, d reg.GPVirtual, sums [][]reg.VecVirtual) {
+// storeBlock emits the writing of the sums to C, with D added if there is one, and moves on to C's next block of columns.
+// All of D is read before anything is written: a read that waits for an earlier write to the same place of another page
+// would wait here in each row of a C whose rows are a multiple of 4 KiB apart.
+func storeBlock(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
+	c.Label("store")
+	row, d := c.GP64(), c.GP64()
+	c.MOVQ(p.cc, row)
+	c.Load(c.Param("d"), d)
+	c.TESTQ(d, d)
+	c.JE(operand.LabelRef("write"))
+	start := c.GP64()
+	c.Load(c.Param("c"), start)
+	c.SUBQ(start, d)
+	c.ADDQ(row, d) // as far into D as row is into C
+	addRows(c, f, d, sums)
+	c.Label("write")
+	writeRows(c, f, row, p.cstride, sums)
+	c.ADDQ(operand.U32(len(sums[0])*f.bytes()), p.cc)
+}
+
+// addRows emits the addition of rows of D, from d on, to the sums; it moves d.
+func addRows(c *build.Context, f family, d reg.GPVirtual, sums [][]reg.VecVirtual) {
 	dstride := c.GP64()
 	c.Load(c.Param("dstride"), dstride)
 	f.scale(c, dstride)
@@ -183,7 +201,6 @@ func addRows(c *build.Context, f family, row, stride, d reg.GPVirtual, sums [][]
 		}
 		c.ADDQ(dstride, d)
 	}
-	writeRows(c, f, row, stride, sums)
 }
 
 // writeRows emits the writing of the sums to rows of C from row on, which it moves.

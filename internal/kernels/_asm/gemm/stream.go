@@ -126,26 +126,6 @@ func streamOf(c *build.Context, f family, of string, size streamSize, begin func
 	c.RET()
 }
 
-// storeBlock emits the two ways of writing the sums to C, and moves on to its next block of columns.
-func storeBlock(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
-	c.Label("store")
-	row, d := c.GP64(), c.GP64()
-	c.MOVQ(p.cc, row)
-	c.Load(c.Param("d"), d)
-	c.TESTQ(d, d)
-	c.JE(operand.LabelRef("overwrite"))
-	start := c.GP64()
-	c.Load(c.Param("c"), start)
-	c.SUBQ(start, d)
-	c.ADDQ(row, d) // as far into D as row is into C
-	addRows(c, f, row, p.cstride, d, sums)
-	c.JMP(operand.LabelRef("next"))
-	c.Label("overwrite")
-	writeRows(c, f, row, p.cstride, sums)
-	c.Label("next")
-	c.ADDQ(operand.U32(len(sums[0])*f.bytes()), p.cc)
-}
-
 // streamProduct emits the addition of one column of A times one row of B. The operand that has fewer registers stays in
 // them.
 func streamProduct(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {

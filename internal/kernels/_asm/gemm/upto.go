@@ -35,7 +35,7 @@ func (u upTo) each(c *build.Context, label string, row func(i int)) {
 }
 
 // store emits the writing of the sums to C, with D's rows added if d is not nil, and moves the parameters c and d on to
-// the next block of columns. All of D is read before anything is written, as by addRows.
+// the next block of columns. All of D is read before anything is written, as by storeBlock.
 func (u upTo) store(c *build.Context, f family, sums [][]reg.VecVirtual) {
 	load := func(name string) reg.GPVirtual {
 		x := c.GP64()
