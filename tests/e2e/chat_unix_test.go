@@ -36,12 +36,12 @@ type reader struct {
 	programs map[string]string // by package, as ./examples/chat
 }
 
-// chatCommands are the README's commands behind "A real chat model", in order.
+// chatCommands are the README's commands behind "Fine-tune a chat model", in order.
 func chatCommands(t *testing.T) (list []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "README.md"))
 	require.NoError(t, err)
-	_, rest, ok := strings.Cut(string(text), "\nA real chat model, fine-tuned and asked:\n\n")
+	_, rest, ok := strings.Cut(string(text), "\nFine-tune a chat model and talk to it:\n\n")
 	require.True(t, ok)
 	block, _, ok := strings.Cut(rest, "\n\n")
 	require.True(t, ok)
