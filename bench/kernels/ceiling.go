@@ -131,3 +131,25 @@ func triadSpeed(threads int) float64 {
 	}
 	return best
 }
+
+// readSpeed is the speed of reading memory, in bytes per second: the best of three over the arrays of triadSpeed.
+func readSpeed(threads int) float64 {
+	b := triad()[1]
+	n := len(b) / threads
+	sums := make([]float32, threads)
+	best := 0.0
+	for range 3 {
+		s := onThreads(threads, func(i int) { sums[i] = readTurn(b[i*n : (i+1)*n]) })
+		best = max(best, 4*float64(n*threads)/s)
+	}
+	return best
+}
+
+// readTurn reads x, one element in each cache line of 64 bytes.
+func readTurn(x []float32) float32 {
+	var a, b, c, d float32
+	for ; len(x) >= 64; x = x[64:] {
+		a, b, c, d = a+x[0], b+x[16], c+x[32], d+x[48]
+	}
+	return a + b + c + d
+}

@@ -43,7 +43,26 @@ func productRows() []row {
 			extras(productOf(tensor.BFloat16, fmt.Sprintf("bf16_768x3072_%d", tokens), tokens, 3072, 768, false,
 				false))...)
 	}
-	return all
+	return append(all, decodeRows()...)
+}
+
+// decodeRows are products of a few rows by a weight [out, in] past the caches, as a decoder runs them for one text or a
+// few: their time is that of reading the weight.
+func decodeRows() []row {
+	const in, out = 4096, 11008
+	var all []row
+	for _, of := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16} {
+		for rows := 1; rows <= 8; rows++ {
+			r := productOf(of, fmt.Sprintf("decode_%v_%d", of, rows), rows, out, in, false, true)
+			r.flops, r.bytes = 0, float64(of.Size()*in*out)
+			r.reads, r.ofCeiling, r.against = true, true, []side{}
+			all = append(all, r)
+			if slices.Contains(kernels.Available(), kernels.AVX2) {
+				all = append(all, under(r, kernels.AVX2))
+			}
+		}
+	}
+	return extras(all...)
 }
 
 // longProduct is the number of operations from which on a product is left out of a quick run.

@@ -18,21 +18,27 @@ type row struct {
 	flops float64
 	// double tells that the operations are of float64, of which there are half as many in a vector.
 	double bool
+	// reads tells that bytes are read, hardly any are written, and reading's speed is the ceiling.
+	reads bool
 	// open prepares the operands on a device with so many workers; run is what is timed.
 	open func(threads int) (run, end func())
 	// against are the other sides, each with a ratio of its own; nil is PyTorch as people call it.
 	against []side
 	// own is another row of ours to take turns with, as if it were a side, under its name behind "_against"; nil: none.
 	own *row
-	// ofCeiling makes a ratio of the share of the ceiling too: the FMA peak if flops count, else copying's speed.
+	// ofCeiling makes a ratio of the share of the ceiling too: the FMA peak if flops count, else reading's or copying's
+	// speed.
 	ofCeiling bool
 	extra     bool // left out of a quick run: takes long, or nothing is wanted of it
 }
 
 // ceiling is the suffix of the share's row.
 func (r row) ceiling() string {
-	if r.flops > 0 {
+	switch {
+	case r.flops > 0:
 		return "_peak"
+	case r.reads:
+		return "_read"
 	}
 	return "_copy"
 }
@@ -53,11 +59,15 @@ func (r row) share(seconds, ceiling float64) float64 {
 }
 
 // beside runs a turn of ours and measures the ceiling beside it: the loop of fused multiply-adds before and after,
-// since the clock drifts, or the highest speed of copying yet. It is 0 for a row that needs none.
+// since the clock drifts; reading, likewise; or the highest speed of copying yet. It is 0 for a row that needs none.
 func (r row) beside(threads int, turn time.Duration, ours func() float64) (seconds, ceiling float64) {
 	switch {
 	case !r.ofCeiling:
 		return ours(), 0
+	case r.reads:
+		before := readSpeed(threads)
+		seconds = ours()
+		return seconds, max(before, readSpeed(threads))
 	case r.flops == 0:
 		seconds = ours()
 		return seconds, highest("copy", threads, copySpeed)
