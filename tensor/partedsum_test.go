@@ -3,12 +3,14 @@
 package tensor_test
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -171,6 +173,49 @@ func TestPartedSumsRunBesideProducts(t *testing.T) {
 			}
 			require.Equal(t, order, strings.Join(f.log, " "), "rowwise %v, %v", rowwise, lower)
 		}
+	}
+}
+
+// Groups of rows have the bits of all rows at once, whatever plan the kernels choose for either.
+func TestPartedSumsOfGroupsOfRows(t *testing.T) {
+	for _, variant := range kernels.Available() {
+		t.Run(variant.String(), func(t *testing.T) {
+			restore, err := kernels.Force(variant)
+			require.NoError(t, err)
+			defer restore()
+			c := newCtx(t).NoGrad()
+			for _, rows := range []int{259, 515} {
+				for _, in := range []int{64, 300} {
+					sameInGroups(t, c, rows, in, 1030)
+				}
+			}
+		})
+	}
+}
+
+// sameInGroups compares a rowwise product that ranks add in groups of rows with the one of all rows.
+func sameInGroups(t *testing.T, c *tensor.Ctx, rows, in, width int) {
+	t.Helper()
+	for _, dt := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16} {
+		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			draw := func(key uint64, shape ...int) *tensor.Tensor {
+				return tensor.Cast(c, tensor.Normal(c, tensor.Float32, key, 0, 1, shape...), dt)
+			}
+			x, w, columns := draw(1, rows, in), draw(2, in, width), tensor.Transpose(c, draw(3, width, in), 0, 1)
+			for _, m := range []*tensor.Tensor{w, columns} {
+				groups := 0
+				alone := func(c *tensor.Ctx, t *tensor.Tensor) (wait func()) { groups++; return func() {} }
+				of := func(s tensor.PartedSum) []byte {
+					s.Rowwise, s.Parts = true, 2
+					return tensor.ReadBytes(c, tensor.MatMul(c.WithPartedSum(&s), x, m))
+				}
+				if !bytes.Equal(of(tensor.PartedSum{}), of(tensor.PartedSum{Ranks: alone})) {
+					t.Errorf("%v %dx%d by %dx%d: %d groups have other bits", dt, rows, in, in, width, groups)
+				}
+				require.Greater(t, groups, 1)
+			}
+			return nil
+		})
 	}
 }
 
