@@ -66,7 +66,7 @@ var differences = []difference{
 		return c.integer("save_total_limit", 0) == 1
 	},
 		func(_ *randomCase, _ outcome, m mismatch) bool { return m.place == "checkpoints" }},
-	{"Callbacks and logs", "What a callback asks to be saved is saved under `save_strategy` best too",
+	{"Callbacks and logs", "If a callback sets `should_save`, the run saves under `save_strategy` best too",
 		func(c *randomCase) bool {
 			return c.Args["save_strategy"] == "best" && slices.ContainsFunc(c.Flags, func(f randomFlag) bool {
 				return f.flag == "should_save"
@@ -138,7 +138,7 @@ var differences = []difference{
 			return m.key == "best_metric" || m.place == "weights" || m.place == "record" || m.place == "returned" ||
 				m.place == "checkpoint" && slices.Contains(weightKeys, m.key)
 		}},
-	{"Callbacks and logs", "A flag for what has been done is cleared", nil,
+	{"Callbacks and logs", "Control flags are cleared once acted on", nil,
 		func(c *randomCase, _ outcome, m mismatch) bool {
 			return m.place == "checkpoint" && m.key == "control.should_log" && m.want == true
 		}},
