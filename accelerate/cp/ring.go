@@ -20,21 +20,28 @@ var Ring = &Method{name: "ring", forward: ringForward, backward: ringBackward}
 const never = -1e30
 
 // block is the keys and values of a chunk on their way round the ranks, with their gradients.
-type block struct{ k, v, mask, dk, dv *tensor.Tensor }
+type block struct {
+	k, v, mask, dk, dv *tensor.Tensor
+	made               []*tensor.Tensor // those of k, v and mask that are freed when no rank waits for them
+}
 
 // hops calls visit for the blocks of each rank, by chunks, beginning with this rank's own, while the keys of these
 // blocks go on to the next rank. Their gradients follow when visit has added to them; after the last hop they are back
-// where they began.
+// where they began. What came in one hop is freed after the next.
 func (r *round) hops(c *tensor.Ctx, blocks []*block, back bool, visit func(chunk int, b *block)) error {
 	l := r.layout
 	for hop := range l.Size {
-		from := l
+		from, last := l, hop == l.Size-1
 		from.Rank = (l.Rank - hop + l.Size) % l.Size
 		next := make([]block, len(blocks))
 		var calls []*comm.Handle
 		for i, b := range blocks {
-			if next[i] = *b; hop < l.Size-1 {
+			if next[i] = *b; !last {
 				calls = append(calls, r.pass(c, &next[i].k, &next[i].v, &next[i].mask)...)
+				next[i].made = []*tensor.Tensor{next[i].k, next[i].v}
+				if m := next[i].mask; m != nil {
+					next[i].made = append(next[i].made, m)
+				}
 			}
 		}
 		err := r.beside(calls, func() {
@@ -42,17 +49,25 @@ func (r *round) hops(c *tensor.Ctx, blocks []*block, back bool, visit func(chunk
 				visit(chunk, blocks[i])
 			}
 		})
+		if err != nil {
+			return err
+		}
+		var gone []*tensor.Tensor
 		calls = nil
 		for i, b := range blocks {
-			if *b = next[i]; err == nil && back && l.Size > 1 {
+			if !last {
+				gone = append(gone, b.made...)
+			}
+			if *b = next[i]; back && l.Size > 1 {
+				gone = append(gone, b.dk, b.dv)
 				calls = append(calls, r.pass(c, &b.dk, &b.dv)...)
 			}
 		}
-		if err == nil {
-			err = comm.WaitAll(r.ctx, calls...)
-		}
-		if err != nil {
+		if err = comm.WaitAll(r.ctx, calls...); err != nil {
 			return err
+		}
+		for _, t := range gone {
+			t.Free()
 		}
 	}
 	return nil
@@ -71,14 +86,14 @@ func (r *round) beside(calls []*comm.Handle, f func()) error {
 	return comm.WaitAll(r.ctx, calls...)
 }
 
-// pass begins to send tensors to the next rank and to receive others in their place from the rank before.
+// pass begins to send contiguous tensors to the next rank and to receive others in their place from the rank before.
 func (r *round) pass(c *tensor.Ctx, ts ...**tensor.Tensor) (calls []*comm.Handle) {
 	g, l := r.cfg.Group, r.layout
 	for _, t := range ts {
 		if *t == nil {
 			continue
 		}
-		out := tensor.Contiguous(c, *t)
+		out := *t
 		*t = tensor.Empty(c, out.DType(), out.Shape()...)
 		calls = append(calls, g.Send(comm.OfTensor(c, out), (l.Rank+1)%l.Size, comm.Label("ring")),
 			g.Recv(comm.OfTensor(c, *t), (l.Rank-1+l.Size)%l.Size, comm.Label("ring")))
@@ -87,12 +102,20 @@ func (r *round) pass(c *tensor.Ctx, ts ...**tensor.Tensor) (calls []*comm.Handle
 }
 
 // ringBlocks are those of this rank's chunks.
-func ringBlocks(c *tensor.Ctx, parts []*part) []*block {
+func (r *round) ringBlocks(c *tensor.Ctx, parts []*part) []*block {
 	var list []*block
 	for _, p := range parts {
 		b := &block{k: p.k, v: p.v}
 		if m := p.opt.Mask; m != nil {
 			b.mask = tensor.Cast(c, m, tensor.Int32)
+		}
+		if r.layout.Size > 1 { // else nothing is sent
+			for _, t := range []**tensor.Tensor{&b.k, &b.v, &b.mask} {
+				if *t != nil && !(*t).IsContiguous() {
+					*t = tensor.Clone(c, *t)
+					b.made = append(b.made, *t)
+				}
+			}
 		}
 		list = append(list, b)
 	}
@@ -125,6 +148,20 @@ func (r *round) partial(c *tensor.Ctx, p *part, chunk int, q, k, v, mask *tensor
 
 // merged is a result over the keys so far, in float32: the output [B,H,L,D] and the log-sum-exp [B,H,L].
 type merged struct{ out, lse *tensor.Tensor }
+
+// merge merges a result over other keys, and frees what it was made of.
+func (m *merged) merge(c *tensor.Ctx, result func(c *tensor.Ctx) (out, lse *tensor.Tensor)) {
+	old := *m
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		out, lse := result(c)
+		m.add(c, out, lse)
+		return []*tensor.Tensor{m.out, m.lse}
+	})
+	if old.out != nil {
+		old.out.Free()
+		old.lse.Free()
+	}
+}
 
 // add merges a result over other keys.
 func (m *merged) add(c *tensor.Ctx, out, lse *tensor.Tensor) {
@@ -162,11 +199,12 @@ func ringForward(r *round, parts []*part) (err error) {
 				p.c.SkipDraws(r.layout.Chunks)
 			}
 		}
-		err = r.hops(c, ringBlocks(c, parts), false, func(chunk int, b *block) {
+		err = r.hops(c, r.ringBlocks(c, parts), false, func(chunk int, b *block) {
 			for i, p := range parts {
 				if r.sees(p, chunk) {
-					out, lse := r.partial(c, p, chunk, p.q, b.k, b.v, b.mask)
-					sums[i].add(c, out, lse)
+					sums[i].merge(c, func(c *tensor.Ctx) (out, lse *tensor.Tensor) {
+						return r.partial(c, p, chunk, p.q, b.k, b.v, b.mask)
+					})
 					r.keys += int64(p.q.Size(1))
 				}
 			}
@@ -190,7 +228,7 @@ func ringForward(r *round, parts []*part) (err error) {
 // its gradient is w·dy, and that of its log-sum-exp w·(Σ dy·out − delta).
 func ringBackward(r *round, parts []*part) (err error) {
 	r.root.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-		blocks := ringBlocks(c, parts)
+		blocks := r.ringBlocks(c, parts)
 		delta, dq := make([]*tensor.Tensor, len(parts)), make([]*tensor.Tensor, len(parts))
 		for i, p := range parts {
 			lse := p.saved[1].DType()

@@ -447,3 +447,44 @@ func TestGradientsOfChunksAreNotHeld(t *testing.T) {
 	many, _ := peak(8)
 	require.Less(t, many-few, params, "%d of 8 chunks, %d of 2; parameters %d", many, few, params)
 }
+
+// A ring holds the keys and values of two ranks, however many there are: if a sequence grows with the ranks, a rank's
+// memory does not.
+func TestRingHoldsTwoRanks(t *testing.T) {
+	most := func(ranks int, masked, half bool) (most int64) {
+		r := run{chunks: 2 * ranks, method: cp.Ring, length: 2 * ranks * 32, noDropout: true, mask: masked}
+		if r.model = func(in *nn.Init) models.Model { return newCustom(in, nn.AttentionConfig{Causal: true}) }; half {
+			r.lower = tensor.BFloat16
+		}
+		require.NoError(t, local.Run(ranks, comm.Options{}, func(g *comm.Group) error {
+			dev := tensor.NewCPU(1)
+			defer dev.Close()
+			c, m := tensor.NewCtx(dev), r.newModel(nn.NewInit(dev, 7))
+			b, tree := r.batch(c.NoGrad(), 0), nn.Walk(m)
+			p, err := cp.New(cp.Config{Group: g, Chunks: r.chunks, Method: r.method, Params: tree.Parameters()})
+			if err != nil {
+				return err
+			}
+			before := dev.MemStats().InUse
+			defer c.Trace(t.Context(), func(k tensor.KernelSpan) {
+				if g.Rank() == 0 {
+					most = max(most, dev.MemStats().InUse-before)
+				}
+			})()
+			_, err = r.context(c, m, tree, b).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+				_, err := p.ForwardBackward(t.Context(), c, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+					return plainLoss(0, m, c, b)
+				}, 1, cp.Accumulate)
+				return nil, err
+			})
+			return err
+		}))
+		return most
+	}
+	for _, masked := range []bool{false, true} {
+		for _, half := range []bool{false, true} {
+			few, many := most(4, masked, half), most(8, masked, half)
+			require.LessOrEqual(t, many, few+few/10, "mask %v, half %v", masked, half) // labels of all tokens
+		}
+	}
+}
