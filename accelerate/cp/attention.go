@@ -196,22 +196,63 @@ func visibleTo(c *tensor.Ctx, own, keys *tensor.Tensor, n int) *tensor.Tensor {
 	return tensor.And(c, seen, tensor.Eq(c, tensor.Transpose(c, own, 2, 3), keys))
 }
 
-// spread puts the gradient g of the first keys, [B,H,n,D], into zeros for the keys of all chunks in the order of
-// Layout.Order: [S,B,H,L,D] in float32 or wider.
-func (r *round) spread(c *tensor.Ctx, g *tensor.Tensor) *tensor.Tensor {
+// tally is the sum of the gradients that chunks have of keys, in the tree of sumTree, as they come: as many tensors at
+// a time as the tree has levels, and none for every other chunk.
+type tally struct {
+	r      *round
+	c      *tensor.Ctx
+	levels []*tensor.Tensor // sums of 1, 2, 4, … chunks whose partners are to come; nil: none
+}
+
+func (r *round) newTally(c *tensor.Ctx) *tally { return &tally{r: r, c: c} }
+
+// add adds the gradient g of a chunk, of the first keys [B,H,n,D], and frees it.
+func (s *tally) add(g *tensor.Tensor) {
+	level, x := 0, (*tensor.Tensor)(nil)
+	if len(s.levels) > 0 && s.levels[0] != nil {
+		x, s.levels[0], level = s.levels[0], nil, 1
+	} else {
+		x = s.r.zeros(s.c, g)
+	}
+	s.r.spread(s.c, x, g)
+	g.Free()
+	for ; level < len(s.levels) && s.levels[level] != nil; level++ {
+		tensor.AddInto(s.c, s.levels[level], x)
+		x.Free()
+		x, s.levels[level] = s.levels[level], nil
+	}
+	if level == len(s.levels) {
+		s.levels = append(s.levels, nil)
+	}
+	s.levels[level] = x
+}
+
+// sum is that of a power of two of chunks: [S,B,H,L,D] in float32 or wider, by the places of Layout.Order.
+func (s *tally) sum() *tensor.Tensor { return s.levels[len(s.levels)-1] }
+
+// zeros are for the gradients of the keys of all chunks.
+func (r *round) zeros(c *tensor.Ctx, g *tensor.Tensor) *tensor.Tensor {
+	dtype := g.DType()
+	if dtype.IsHalf() {
+		dtype = tensor.Float32
+	}
+	return tensor.Zeros(c, dtype, r.layout.Chunks, g.Size(0), g.Size(1), r.layout.Length(r.tokens), g.Size(3))
+}
+
+// spread adds the gradient g of the first keys to those of the keys of all chunks. That has no −0 which would depend on
+// the ranks: the first gradient is added to 0.
+func (r *round) spread(c *tensor.Ctx, all, g *tensor.Tensor) {
 	l := r.layout
 	n, length := g.Size(2), l.Length(r.tokens)
-	if g.DType().IsHalf() {
-		g = tensor.Cast(c, g, tensor.Float32)
-	}
-	all := tensor.Zeros(c, g.DType(), l.Chunks, g.Size(0), g.Size(1), length, g.Size(3))
 	for slot, chunk := range l.Order() {
 		lo, hi := chunk*length, min((chunk+1)*length, n)
 		if lo >= hi {
 			continue
 		}
-		into := tensor.Slice(c, tensor.Select(c, all, 0, slot), 2, 0, hi-lo)
-		tensor.AddInto(c, into, tensor.Slice(c, g, 2, lo, hi)) // 0 + x, so that no −0 is left to depend on the ranks
+		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			into := tensor.Slice(c, tensor.Select(c, all, 0, slot), 2, 0, hi-lo)
+			tensor.AddInto(c, into, tensor.Cast(c, tensor.Slice(c, g, 2, lo, hi), all.DType()))
+			return nil
+		})
 	}
-	return all
 }

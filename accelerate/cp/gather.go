@@ -114,17 +114,18 @@ func gatherBackward(r *round, parts []*part) (err error) {
 			defer old.k.Free()
 			defer old.v.Free()
 		}
-		var dk, dv []*tensor.Tensor
+		dk, dv := r.newTally(c), r.newTally(c)
 		for _, p := range parts {
 			grads := p.graph[0].backward(p.c, p.dy)
 			p.dq = grads[0]
-			dk, dv = append(dk, r.spread(c, grads[1])), append(dv, r.spread(c, grads[2]))
+			dk.add(grads[1])
+			dv.add(grads[2])
 		}
-		err = r.scatter(c, sumTree(c, dk), "gradients of keys", func(i int, g *tensor.Tensor) {
+		err = r.scatter(c, dk.sum(), "gradients of keys", func(i int, g *tensor.Tensor) {
 			parts[i].dk = tensor.Cast(parts[i].c, tensor.Clone(parts[i].c, g), parts[i].k.DType())
 		})
 		if err == nil {
-			err = r.scatter(c, sumTree(c, dv), "gradients of values", func(i int, g *tensor.Tensor) {
+			err = r.scatter(c, dv.sum(), "gradients of values", func(i int, g *tensor.Tensor) {
 				parts[i].dv = tensor.Cast(parts[i].c, tensor.Clone(parts[i].c, g), parts[i].v.DType())
 			})
 		}

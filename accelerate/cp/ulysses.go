@@ -102,19 +102,21 @@ func ulyssesBackward(r *round, parts []*part) (err error) {
 		if err != nil {
 			return nil
 		}
-		var dq, dk, dv []*tensor.Tensor
+		var dq []*tensor.Tensor
+		dk, dv := r.newTally(c), r.newTally(c)
 		for slot, g := range parts[0].graph {
 			grads := g.backward(c, tensor.Select(c, dy, 0, slot))
 			dq = append(dq, grads[0])
-			dk, dv = append(dk, r.spread(c, grads[1])), append(dv, r.spread(c, grads[2]))
+			dk.add(grads[1])
+			dv.add(grads[2])
 		}
 		for _, x := range []struct {
 			chunks *tensor.Tensor
 			give   func(p *part, g *tensor.Tensor)
 		}{
 			{tensor.Stack(c, 0, dq...), func(p *part, g *tensor.Tensor) { p.dq = g }},
-			{tensor.Cast(c, sumTree(c, dk), parts[0].k.DType()), func(p *part, g *tensor.Tensor) { p.dk = g }},
-			{tensor.Cast(c, sumTree(c, dv), parts[0].v.DType()), func(p *part, g *tensor.Tensor) { p.dv = g }},
+			{tensor.Cast(c, dk.sum(), parts[0].k.DType()), func(p *part, g *tensor.Tensor) { p.dk = g }},
+			{tensor.Cast(c, dv.sum(), parts[0].v.DType()), func(p *part, g *tensor.Tensor) { p.dv = g }},
 		} {
 			err = r.toTokens(c, x.chunks, "gradients of heads", func(i int, g *tensor.Tensor) {
 				x.give(parts[i], tensor.Clone(parts[i].c, g))

@@ -448,43 +448,58 @@ func TestGradientsOfChunksAreNotHeld(t *testing.T) {
 	require.Less(t, many-few, params, "%d of 8 chunks, %d of 2; parameters %d", many, few, params)
 }
 
+// most is the most memory that the first rank has in a step, without the model and the batch.
+func (r run) most(t *testing.T, ranks int) (most int64) {
+	r.noDropout, r.model = true, func(in *nn.Init) models.Model {
+		return newCustom(in, nn.AttentionConfig{Causal: true})
+	}
+	require.NoError(t, local.Run(ranks, comm.Options{}, func(g *comm.Group) error {
+		dev := tensor.NewCPU(1)
+		defer dev.Close()
+		c, m := tensor.NewCtx(dev), r.newModel(nn.NewInit(dev, 7))
+		b, tree := r.batch(c.NoGrad(), 0), nn.Walk(m)
+		p, err := cp.New(cp.Config{Group: g, Chunks: r.chunks, Method: r.method, Params: tree.Parameters()})
+		if err != nil {
+			return err
+		}
+		before := dev.MemStats().InUse
+		defer c.Trace(t.Context(), func(k tensor.KernelSpan) {
+			if g.Rank() == 0 {
+				most = max(most, dev.MemStats().InUse-before)
+			}
+		})()
+		_, err = r.context(c, m, tree, b).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+			_, err := p.ForwardBackward(t.Context(), c, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+				return plainLoss(0, m, c, b)
+			}, 1, cp.Accumulate)
+			return nil, err
+		})
+		runtime.KeepAlive([]any{b, m})
+		return err
+	}))
+	return most
+}
+
 // A ring holds the keys and values of two ranks, however many there are: if a sequence grows with the ranks, a rank's
 // memory does not.
 func TestRingHoldsTwoRanks(t *testing.T) {
-	most := func(ranks int, masked, half bool) (most int64) {
-		r := run{chunks: 2 * ranks, method: cp.Ring, length: 2 * ranks * 32, noDropout: true, mask: masked}
-		if r.model = func(in *nn.Init) models.Model { return newCustom(in, nn.AttentionConfig{Causal: true}) }; half {
-			r.lower = tensor.BFloat16
-		}
-		require.NoError(t, local.Run(ranks, comm.Options{}, func(g *comm.Group) error {
-			dev := tensor.NewCPU(1)
-			defer dev.Close()
-			c, m := tensor.NewCtx(dev), r.newModel(nn.NewInit(dev, 7))
-			b, tree := r.batch(c.NoGrad(), 0), nn.Walk(m)
-			p, err := cp.New(cp.Config{Group: g, Chunks: r.chunks, Method: r.method, Params: tree.Parameters()})
-			if err != nil {
-				return err
-			}
-			before := dev.MemStats().InUse
-			defer c.Trace(t.Context(), func(k tensor.KernelSpan) {
-				if g.Rank() == 0 {
-					most = max(most, dev.MemStats().InUse-before)
-				}
-			})()
-			_, err = r.context(c, m, tree, b).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
-				_, err := p.ForwardBackward(t.Context(), c, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
-					return plainLoss(0, m, c, b)
-				}, 1, cp.Accumulate)
-				return nil, err
-			})
-			return err
-		}))
-		return most
-	}
 	for _, masked := range []bool{false, true} {
-		for _, half := range []bool{false, true} {
-			few, many := most(4, masked, half), most(8, masked, half)
-			require.LessOrEqual(t, many, few+few/10, "mask %v, half %v", masked, half) // labels of all tokens
+		for _, lower := range []tensor.DType{tensor.Float32, tensor.BFloat16} {
+			on := func(ranks int) int64 {
+				r := run{chunks: 2 * ranks, method: cp.Ring, length: 2 * ranks * 32, mask: masked, lower: lower}
+				return r.most(t, ranks)
+			}
+			few, many := on(4), on(8)
+			require.LessOrEqual(t, many, few+few/10, "mask %v, %v", masked, lower) // labels of all tokens
 		}
+	}
+}
+
+// The gradients of keys are not held for each chunk: four times as many take two more levels of the tree.
+func TestGradientsOfKeysAreNotHeld(t *testing.T) {
+	for _, method := range []*cp.Method{cp.Gather, cp.Ulysses} {
+		in := func(chunks int) int64 { return run{chunks: chunks, method: method, length: 512}.most(t, 2) }
+		few, many := in(4), in(16)
+		require.LessOrEqual(t, many, few+few/4, method)
 	}
 }
