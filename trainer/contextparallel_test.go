@@ -57,7 +57,7 @@ func TestContextParallel(t *testing.T) {
 	// activations do not.
 	short := []string{"4, ulysses", "2, fp16", "2 × 2 recomputed", "cp 2 × tp 2 ulysses", "dp_shard 2 × cp 2 × tp 2",
 		"pp 2 × cp 2 ulysses × tp 2", "pp 2 × dp_shard 2 × cp 2", "2 × 2 zero 1", "2 × 2 shared", "2 × 2 gathered"}
-	for name, c := range map[string]struct {
+	cases := map[string]struct {
 		common settings
 		ranks  func(*args.TrainingArguments)
 	}{
@@ -95,13 +95,19 @@ func TestContextParallel(t *testing.T) {
 			tokens(4, 2)(a)
 			a.DPShardSize = 2 // which shards the model as fsdp does
 		}},
-	} {
+	}
+	for _, name := range short {
+		require.Contains(t, cases, name)
+	}
+	chunks := func(n int) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) { a.CPChunks, a.MaxSteps, a.EvalSteps = n, 8, new(4.0) }
+	}
+	for name, c := range cases {
 		if testing.Short() && !slices.Contains(short, name) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			chunks := func(a *args.TrainingArguments) { a.CPChunks, a.MaxSteps, a.EvalSteps = 8, 8, new(4.0) }
-			common := append(c.common, chunks, fewer)
+			common := append(c.common, chunks(8), fewer)
 			want, records := runs.run(t, fourHeads(t), common...)
 			got, logged := evaluatedRun(t, fourHeads(t), append(common, c.ranks))
 			require.Len(t, got, len(want))
@@ -111,6 +117,10 @@ func TestContextParallel(t *testing.T) {
 			require.Equal(t, records, logged)
 		})
 	}
+	eight, records := runs.run(t, fourHeads(t), chunks(8), fewer)
+	four, logged := runs.run(t, fourHeads(t), chunks(4), fewer)
+	require.NotEqual(t, eight, four, "the weights tell in how many chunks they were trained")
+	require.NotEqual(t, records, logged)
 }
 
 // Rings of ranks that share the tokens of a stage agree with the ring of one rank to a millionth, in steps that are the
