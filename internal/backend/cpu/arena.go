@@ -26,14 +26,22 @@ type arena struct {
 	idleBytes   int64 // in idle and recent extents
 	taken       int64 // in those and used ones: what the system has given
 	most        int64 // the most that was used at once
+	asked       int64 // of all blocks so far
+	returned    int64 // to the system so far, while others were in use
 }
 
 // Idle memory in pieces that are too small goes back when new memory is taken, down to slackBytes beyond the most that
-// was used at once, or one part in slackShare of it if that is more. With less slack each step would give back more of
-// what the next one takes again.
+// was used at once, or one part in slackShare of it if that is more.
+//
+// The system needs time to put pages back, so a loop whose every step gives back what the next one takes again should
+// keep it: what goes back is at most one part in keptShare of the most that was used, with which a model and its
+// optimizer find their places, and one part in returnShare of all that was asked for. Beyond that a loop may keep one
+// part in keptShare more than it uses; everything above goes back in any case.
 const (
-	slackBytes = 4 << 20
-	slackShare = 256
+	slackBytes  = 4 << 20
+	slackShare  = 256
+	keptShare   = 8
+	returnShare = 64
 )
 
 // recentBytes of what was freed last may still be in a processor's caches.
@@ -76,6 +84,7 @@ func (a *arena) alloc(n int) (*extent, error) {
 		a.page = os.Getpagesize()
 	}
 	n = roundUp(n, a.page)
+	a.asked += int64(n)
 	if e := a.reuse(n); e != nil {
 		return e, nil
 	}
@@ -95,10 +104,21 @@ func (a *arena) alloc(n int) (*extent, error) {
 		}
 	}
 	e = a.claim(e, n)
-	if over := a.taken - a.most - max(a.most/slackShare, slackBytes); over > 0 {
+	if over := a.taken - a.most - a.slack(); over > 0 {
+		before := a.taken
 		a.trim(a.idleBytes - over)
+		a.returned += before - a.taken
 	}
 	return e, nil
+}
+
+// slack is how much idle memory may stay beside the most that was used at once.
+func (a *arena) slack() int64 {
+	least, kept := max(a.most/slackShare, slackBytes), a.most/keptShare
+	if over := a.taken - a.most - least; a.returned+over > kept+a.asked/returnShare {
+		return max(least, kept)
+	}
+	return least
 }
 
 // binOf is the largest size class that n bytes hold.
