@@ -58,7 +58,8 @@ type engine[T element] struct {
 	micro func(rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here
 	// column j at b[j·bstride].
-	stream, dots direct[T, T]
+	stream direct[T, T]
+	dots   directAhead[T, T]
 	// gemvHalves is what dots is for one row and crowded columns.
 	gemvHalves gemvHalves[T]
 	// gemvColumns is what dots is for one row, where it is better.
@@ -115,6 +116,13 @@ type direct[T element, B any] struct {
 	whole  int // what k must be a multiple of
 	// compute computes a tile of rows by blocks·widths[rows]; the rest is as for engine.micro.
 	compute func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int)
+}
+
+// directAhead is direct for kernels that prefetch as many bytes from ahead on as they read of B.
+type directAhead[T element, B any] struct {
+	widths  []int
+	whole   int
+	compute func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int, ahead uintptr)
 }
 
 // problem is one product C = D + A·B as the caller described it. Element (i, j) of C is c[i·crs + j·ccs], so that it

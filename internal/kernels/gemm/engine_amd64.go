@@ -40,6 +40,27 @@ func directOf[T element, B any](whole int, kernels ...upTo[T, B]) direct[T, B] {
 	}}
 }
 
+// aheadUpTo is upTo for directAhead.
+type aheadUpTo[T element, B any] struct {
+	rows, columns int
+	compute       func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int,
+		ahead uintptr)
+}
+
+// aheadOf is directOf for directAhead.
+func aheadOf[T element, B any](whole int, kernels ...aheadUpTo[T, B]) directAhead[T, B] {
+	widths, of := []int{0}, []aheadUpTo[T, B]{{}}
+	for _, kernel := range kernels {
+		for len(widths) <= kernel.rows {
+			widths, of = append(widths, kernel.columns), append(of, kernel)
+		}
+	}
+	return directAhead[T, B]{widths, whole, func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride,
+		blocks int, ahead uintptr) {
+		of[rows].compute(rows, k, a, b, bstride, c, cstride, d, dstride, blocks, ahead)
+	}}
+}
+
 var (
 	microAVX2   = ofRows(microAVX2x1, microAVX2x2, microAVX2x3, microAVX2x4, microAVX2x5, microAVX2x6)
 	microAVX512 = ofRows(microAVX512x1, microAVX512x2, microAVX512x3, microAVX512x4, microAVX512x5, microAVX512x6,
@@ -53,10 +74,10 @@ var (
 		upTo[float32, float32]{4, 96, streamAVX512x4}, upTo[float32, float32]{6, 64, streamAVX512x6},
 		upTo[float32, float32]{8, 48, streamAVX512x8})
 
-	dotsAVX2 = directOf(8, upTo[float32, float32]{2, 16, dotsAVX2x2},
-		upTo[float32, float32]{5, 8, dotsAVX2x5})
-	dotsAVX512 = directOf(16, upTo[float32, float32]{6, 32, dotsAVX512x6},
-		upTo[float32, float32]{12, 16, dotsAVX512x12})
+	dotsAVX2 = aheadOf(8, aheadUpTo[float32, float32]{2, 16, dotsAVX2x2},
+		aheadUpTo[float32, float32]{5, 8, dotsAVX2x5})
+	dotsAVX512 = aheadOf(16, aheadUpTo[float32, float32]{6, 32, dotsAVX512x6},
+		aheadUpTo[float32, float32]{12, 16, dotsAVX512x12})
 
 	packAVX2 = (&packing[float32, float32]{16, 6, copyRowsAVX2, copyTallAVX2x6, transposeAVX2,
 		packGeneric[float32]}).pack

@@ -60,7 +60,7 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 			return // which packs always
 		}
 		packing := *engine32()
-		packing.stream, packing.dots, packing.outer = direct[float32, float32]{}, direct[float32, float32]{},
+		packing.stream, packing.dots, packing.outer = direct[float32, float32]{}, directAhead[float32, float32]{},
 			outer[float32]{}
 		packing.gemvHalves, packing.gemvRows, packing.gemvColumns = gemvHalves[float32]{}, gemvRows[float32]{},
 			gemvColumns[float32]{}

@@ -280,19 +280,19 @@ func streamAVX512x8(rows int, k int, a *float32, b *float32, bstride int, c *flo
 
 // dotsAVX512x6 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
 // multiple of 16; 1 ≤ rows ≤ 6, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at
-// c[i·cstride], of D at d[i·dstride].
+// c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
 //
 //go:noescape
 func dotsAVX512x6(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
-	dstride int, blocks int)
+	dstride int, blocks int, ahead uintptr)
 
 // dotsAVX512x12 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
 // multiple of 16; 7 ≤ rows ≤ 12, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C
-// at c[i·cstride], of D at d[i·dstride].
+// at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
 //
 //go:noescape
 func dotsAVX512x12(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
-	dstride int, blocks int)
+	dstride int, blocks int, ahead uintptr)
 
 // rowsAVX2x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥
 // 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one;
@@ -410,19 +410,19 @@ func streamAVX2x4(rows int, k int, a *float32, b *float32, bstride int, c *float
 
 // dotsAVX2x2 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
 // multiple of 8; 1 ≤ rows ≤ 2, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at
-// c[i·cstride], of D at d[i·dstride].
+// c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
 //
 //go:noescape
 func dotsAVX2x2(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+	blocks int, ahead uintptr)
 
 // dotsAVX2x5 computes rows×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
 // multiple of 8; 3 ≤ rows ≤ 5, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at
-// c[i·cstride], of D at d[i·dstride].
+// c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
 //
 //go:noescape
 func dotsAVX2x5(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
-	blocks int)
+	blocks int, ahead uintptr)
 
 // stridedAVX512x1 computes count tiles of 1×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
 // count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile

@@ -54,19 +54,21 @@ func streamBF16AVX512x8(rows int, k int, a *float32, b *uint16, bstride int, c *
 
 // dotsBF16AVX512x5 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products,
 // a multiple of 32; 1 ≤ rows ≤ 5, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Column j of B is at
-// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
+// of B.
 //
 //go:noescape
 func dotsBF16AVX512x5(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
-	dstride int, blocks int)
+	dstride int, blocks int, ahead uintptr)
 
 // dotsBF16AVX512x11 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32
 // products, a multiple of 32; 6 ≤ rows ≤ 11, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Column j of B
-// is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it
+// reads of B.
 //
 //go:noescape
 func dotsBF16AVX512x11(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
-	dstride int, blocks int)
+	dstride int, blocks int, ahead uintptr)
 
 // copyRowsBF16AVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1, for a src of bfloat16.
 //
@@ -124,11 +126,12 @@ func streamBF16AVX2x4(rows int, k int, a *float32, b *uint16, bstride int, c *fl
 
 // dotsBF16AVX2x2 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
 // multiple of 16; 1 ≤ rows ≤ 2, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Column j of B is at
-// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
+// of B.
 //
 //go:noescape
 func dotsBF16AVX2x2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
-	dstride int, blocks int)
+	dstride int, blocks int, ahead uintptr)
 
 // copyRowsBF16AVX2 sets dst[16·p + i] = src[p·stride + i] for i < 16 and p < k, k ≥ 1, for a src of bfloat16.
 //
@@ -245,6 +248,15 @@ func copyPanelsBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch in
 //go:noescape
 func copyTallF16AVX512x12(k int, src *uint16, stride int, dst *float32)
 
+// dotsF16AVX512x8 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products,
+// a multiple of 16; 1 ≤ rows ≤ 8, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Column j of B is at
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
+// of B.
+//
+//go:noescape
+func dotsF16AVX512x8(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int, ahead uintptr)
+
 // streamF16AVX2x1 computes rows×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, 1
 // ≤ rows ≤ 1, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Row p of B is at b[p·bstride], row i of C at
 // c[i·cstride], of D at d[i·dstride].
@@ -301,19 +313,12 @@ func copyTallF16AVX2x6(k int, src *uint16, stride int, dst *float32)
 
 // dotsF16AVX2x2 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
 // multiple of 8; 1 ≤ rows ≤ 2, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Column j of B is at
-// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
+// of B.
 //
 //go:noescape
 func dotsF16AVX2x2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
-	dstride int, blocks int)
-
-// dotsF16AVX2x3 computes rows×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
-// multiple of 8; 3 ≤ rows ≤ 3, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Column j of B is at
-// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
-//
-//go:noescape
-func dotsF16AVX2x3(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
-	dstride int, blocks int)
+	dstride int, blocks int, ahead uintptr)
 
 // transposeF16AVX2x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 8·blocks, blocks ≥ 1, for a src of
 // float16.

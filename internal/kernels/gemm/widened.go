@@ -45,8 +45,9 @@ type format[T element] struct {
 	// copyA and copyB are those of engine for a half type; nil: there is none.
 	copyA, copyB copyPanels[T, uint16]
 	// stream and dots are engine.stream and engine.dots for a B of a half type.
-	stream, dots direct[T, uint16]
-	bfloat16     bool // whether the elements are that
+	stream   direct[T, uint16]
+	dots     directAhead[T, uint16]
+	bfloat16 bool // whether the elements are that
 	// pairing, if not nil, is how products of two such operands are computed where there are enough rows.
 	pairing *pairing[T]
 }

@@ -57,6 +57,19 @@ func (h *halfCase) requireWidenedExactly(t require.TestingT, p *parallel.Pool) {
 	requireSameBits(t, want, h.run(t, widened(h.a16, h.b), p), h.String())
 }
 
+// requireF16Exactly is the same for a product of float16 operands.
+func (h *halfCase) requireF16Exactly(t require.TestingT, p *parallel.Pool) {
+	wide := *h.example
+	wide.a, wide.b = nil, nil
+	for _, v := range h.aF16 {
+		wide.a = append(wide.a, v.Float32())
+	}
+	for _, v := range h.bF16 {
+		wide.b = append(wide.b, v.Float32())
+	}
+	requireSameBits(t, wide.run(t, Float32, nil), wide.run(t, widened(h.aF16, h.bF16), p), wide.String())
+}
+
 func TestWidenedEqualsFloat32(t *testing.T) {
 	pool := parallel.New(3)
 	defer pool.Close()
@@ -64,16 +77,7 @@ func TestWidenedEqualsFloat32(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			h := newHalfCase(drawExample[float32](t))
 			h.requireWidenedExactly(t, pool)
-
-			wide := *h.example
-			wide.a, wide.b = nil, nil
-			for i := range h.aF16 {
-				wide.a = append(wide.a, h.aF16[i].Float32())
-			}
-			for i := range h.bF16 {
-				wide.b = append(wide.b, h.bF16[i].Float32())
-			}
-			requireSameBits(t, wide.run(t, Float32, nil), wide.run(t, widened(h.aF16, h.bF16), pool), wide.String())
+			h.requireF16Exactly(t, pool)
 		})
 	})
 }
@@ -90,8 +94,10 @@ func TestWidenedInPlaceAndPacked(t *testing.T) {
 			for _, n := range columns {
 				for i, k := range depths {
 					for trans := range 4 {
-						newHalfCase(newExample[float32](uint64(m*n*k), m, n, k, trans&1 == 0, trans&2 == 0, i%2,
-							(m+i)%2 == 0)).requireWidenedExactly(t, nil)
+						h := newHalfCase(newExample[float32](uint64(m*n*k), m, n, k, trans&1 == 0, trans&2 == 0, i%2,
+							(m+i)%2 == 0))
+						h.requireWidenedExactly(t, nil)
+						h.requireF16Exactly(t, nil)
 						newHalfCase(newExample[float32](uint64(m*n*k), n, m, k, trans&1 == 0, trans&2 == 0, i%2,
 							(m+i)%2 == 0)).requireWidenedExactly(t, nil)
 					}
@@ -119,6 +125,7 @@ func TestWidenedLargeShapes(t *testing.T) {
 				}
 				for _, p := range some(pools...) {
 					h.requireWidenedExactly(t, p)
+					h.requireF16Exactly(t, p)
 				}
 			})
 		})

@@ -12,8 +12,11 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// dotsPrefetch is how many bytes ahead in each row a dots kernel prefetches.
-const dotsPrefetch = 192
+// dotsPrefetch is how many bytes ahead in each column a dots kernel prefetches into the first-level cache.
+const dotsPrefetch = 128
+
+// cacheLine is the size of a line of the caches in bytes.
+const cacheLine = 64
 
 // dotsSize is the size of a dots kernel: it computes least to most rows of blocks that are so many vectors wide, and adds
 // four or eight products to a row before it goes on to the next.
@@ -25,14 +28,16 @@ func dotsSizes(f family, of string) []dotsSize {
 	switch {
 	case f.lanes == 16 && of == "":
 		return []dotsSize{{2, 1, 6, 8}, {1, 7, 12, 8}}
-	case f.lanes == 16:
+	case f.lanes == 16 && of == "BF16":
 		return []dotsSize{{2, 1, 5, 8}, {1, 6, 11, 8}}
+	case f.lanes == 16:
+		return []dotsSize{{1, 1, 8, 8}}
 	case of == "":
 		return []dotsSize{{2, 1, 2, 8}, {1, 3, 5, 8}}
 	case of == "BF16":
 		return []dotsSize{{2, 1, 2, 4}}
 	default:
-		return []dotsSize{{2, 1, 2, 8}, {1, 3, 3, 8}}
+		return []dotsSize{{2, 1, 2, 8}}
 	}
 }
 
@@ -60,9 +65,11 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 			"products, a multiple of %d; %d ≤ rows ≤ %d, blocks ≥ 1%s.", name, size.vectors*f.lanes, deep, deep,
 			size.least, size.most, elements),
 		"A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at "+
-			"d[i·dstride].")
+			"d[i·dstride].",
+		"It prefetches as many bytes from ahead on as it reads of B.")
 	c.Pragma("noescape")
-	c.SignatureExpr(strings.Replace(signature, "func(k", "func(rows, k", 1))
+	signature = strings.Replace(signature, "func(k", "func(rows, k", 1)
+	c.SignatureExpr(strings.Replace(signature, "blocks int)", "blocks int, ahead uintptr)", 1))
 	rows := upTo{c.GP64(), size.least, size.most}
 	c.Load(c.Param("rows"), rows.n)
 	stride := c.GP64()
@@ -73,11 +80,9 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 		c.SHLQ(operand.Imm(1), stride)
 	}
 	multiples := newMultiples(c, stride)
-	column, column3 := c.GP64(), c.GP64() // of A, and three times that
-	c.LEAQ(operand.Mem{Base: rows.n, Index: rows.n, Scale: 2}, column3)
-	c.SHLQ(operand.Imm(2), column3)
-	c.MOVQ(rows.n, column)
-	c.SHLQ(operand.Imm(2), column)
+	rows3, ahead := c.GP64(), c.GP64()
+	c.LEAQ(operand.Mem{Base: rows.n, Index: rows.n, Scale: 2}, rows3)
+	c.Load(c.Param("ahead"), ahead)
 	var mask reg.VecVirtual
 	if of == "BF16" {
 		mask = f.oddMask(c)
@@ -88,15 +93,15 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 	c.Load(c.Param("k"), k)
 	c.Load(c.Param("b"), first)
 	columns := multiples.columns(c, f, first, size.vectors)
-	columns.half = of == "F16"
+	columns.half, columns.ahead = of == "F16", ahead
 	c.Load(c.Param("a"), a)
 	sums := zeros(c, f, size.most, size.vectors)
 	c.Label("loop")
 	for v := range size.vectors {
 		if v > 0 {
 			back := c.GP64()
-			c.MOVQ(column, back)
-			c.SHLQ(operand.U8(bits.TrailingZeros(uint(deep))), back)
+			c.MOVQ(rows.n, back)
+			c.SHLQ(operand.U8(bits.TrailingZeros(uint(4*deep))), back)
 			c.SUBQ(back, a)
 		}
 		square := transposed(c, f, columns.load(c, v))
@@ -113,7 +118,7 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 			second := a
 			if len(part) > 4 {
 				second = c.GP64()
-				c.LEAQ(operand.Mem{Base: a, Index: column, Scale: 4}, second)
+				fourProducts(c, rows, a, second)
 			}
 			rows.each(c, fmt.Sprintf("part%d_%d", v, len(square)), func(i int) {
 				for n, x := range part {
@@ -123,14 +128,14 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 					}
 					switch n % 4 {
 					case 1, 2:
-						at.Index, at.Scale = column, uint8(n%4)
+						at.Index, at.Scale = rows.n, uint8(4*(n%4))
 					case 3:
-						at.Index, at.Scale = column3, 1
+						at.Index, at.Scale = rows3, 4
 					}
 					f.multiplyAdd(c, at, x, sums[i][v])
 				}
 			})
-			c.LEAQ(operand.Mem{Base: second, Index: column, Scale: 4}, a)
+			fourProducts(c, rows, second, a)
 		}
 	}
 	columns.advance(c)
@@ -144,6 +149,12 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 	nextBlock(c)
 	c.VZEROUPPER()
 	c.RET()
+}
+
+// fourProducts emits to = from + 4·rows elements of A.
+func fourProducts(c *build.Context, rows upTo, from, to reg.GPVirtual) {
+	c.LEAQ(operand.Mem{Base: from, Index: rows.n, Scale: 8}, to)
+	c.LEAQ(operand.Mem{Base: to, Index: rows.n, Scale: 8}, to)
 }
 
 // multiplyAdd emits sum += x·a, with one element a of A.
@@ -175,6 +186,9 @@ type columns struct {
 	f    family
 	base []reg.GPVirtual
 	half bool // the elements are float16
+	// ahead is where the next lines are that are prefetched, as many as are read: what is read together lies in pages
+	// far apart, where processors see too few lines ahead by themselves. Without it none are.
+	ahead reg.GPVirtual
 }
 
 // columns emits the start at the columns from b on.
@@ -220,17 +234,27 @@ func (w *columns) load(c *build.Context, v int) []reg.VecVirtual {
 		}
 		from.Disp = dotsPrefetch
 		c.PREFETCHT0(from)
+		if at := i * w.bytes(); w.ahead != nil && at%cacheLine == 0 {
+			c.PREFETCHT1(operand.Mem{Base: w.ahead, Disp: v*w.f.lanes*w.bytes() + at})
+		}
 	}
 	return square
 }
 
-func (w *columns) advance(c *build.Context) {
-	bytes := w.f.bytes()
+// bytes is how much of a column load reads.
+func (w *columns) bytes() int {
 	if w.half {
-		bytes /= 2
+		return w.f.bytes() / 2
 	}
+	return w.f.bytes()
+}
+
+func (w *columns) advance(c *build.Context) {
 	for _, b := range w.base {
-		c.ADDQ(operand.Imm(uint64(bytes)), b)
+		c.ADDQ(operand.Imm(uint64(w.bytes())), b)
+	}
+	if w.ahead != nil {
+		c.ADDQ(operand.U32(uint32(8*len(w.base)*w.bytes())), w.ahead)
 	}
 }
 

@@ -18,8 +18,8 @@ func float16(c *build.Context) {
 		copyPanelsHalf(c, f, "F16", "A", f.mr)
 		copyPanelsHalf(c, f, "F16", "B", f.vectors*f.lanes)
 		copyTallHalf(c, f, "F16")
+		dots(c, f, "F16")
 	}
-	dots(c, avx2, "F16") // which AVX-512 runs, too
 	transposeF16(c, 4)
 	transposeF16(c, 8)
 }
