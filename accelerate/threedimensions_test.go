@@ -105,7 +105,10 @@ func TestPartsOfMatricesOnMeshes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			one := cube{}.run(t, c.set)[0]
-			for _, on := range c.cubes {
+			for i, on := range c.cubes {
+				if testing.Short() && i%2 == 1 { // what the ranks of each have is in the others
+					continue
+				}
 				for rank, got := range on.run(t, c.set) {
 					require.Equal(t, one.losses, got.losses, "%v, rank %d", on, rank)
 					for name, bits := range one.weights {

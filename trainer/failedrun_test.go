@@ -38,6 +38,9 @@ func failInStep3() trainer.Option {
 func TestAfterAFailedStep(t *testing.T) {
 	set := func(a *args.TrainingArguments) {
 		shardsArgs(a)
+		if testing.Short() {
+			a.MaxSteps = 4
+		}
 		a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.EvalStrategy, a.SaveSteps = 2, 16, args.StrategyNo, 1
 	}
 	for name, spread := range spreads() {

@@ -109,6 +109,9 @@ func TestTheBestModelOfAMesh(t *testing.T) {
 	require.NotEqual(t, fmt.Sprint(last.weights), fmt.Sprint(whole.weights), "the last is not the best")
 	for _, alone := range []bool{false, true} {
 		for _, form := range []args.StateDictType{args.FullStateDict, args.ShardedStateDict} {
+			if testing.Short() && alone != (form == args.FullStateDict) {
+				continue
+			}
 			many := run(4, meshOf(2, 2, 0, "1f1b"), func(a *args.TrainingArguments) {
 				a.SaveOnlyModel, a.FSDPStateDictType = alone, form
 			})

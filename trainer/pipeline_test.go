@@ -77,7 +77,7 @@ func evaluatedRun(t *testing.T, m models.Model, set []func(*args.TrainingArgumen
 // fewer leaves out steps, in short tests, that share what the others do.
 func fewer(a *args.TrainingArguments) {
 	if testing.Short() {
-		a.MaxSteps, a.LoggingSteps, a.EvalSteps = 4, 2, new(2.0)
+		a.MaxSteps, a.LoggingSteps, a.EvalSteps = 2, 1, new(2.0)
 	}
 }
 

@@ -52,11 +52,12 @@ readonly repeated=(
 	TestShardedPipelines TestCheckpointsOfDividedModels TestCheckpointsOfShardedPipelines TestCheckpointsOverMeshes
 	TestRandomRunsOfTransformersWithLanguageModels TestEightBitStateInShards TestCheckpointsOfDividedTokens
 	TestCheckpointsOfAdapters TestCheckpointsOfAdaptersOnMeshes TestRunsOfTransformers TestRandomRunsOfTransformers
-	TestResumeOnAnotherNumberOfRanks TestResumeKeepsTheStepOnAnotherNumberOfRanks
+	TestResumeOnAnotherNumberOfRanks TestResumeKeepsTheStepOnAnotherNumberOfRanks TestFullShardOnFiveAndSixRanks
+	TestShardedModelsInMixedPrecision
 )
 
 # Tests that measure the memory of trainings, on ranks that share what the ranks of those tests do.
-readonly measured='TestEstimateOfDivided(Memory|Stages)'
+readonly measured='TestEstimateOfDivided(Memory|Stages)|TestLoadOfShardedModels'
 
 # Tiles are emulated, and share nothing that TestTiledAgainstFloat64 has not.
 readonly tiles='TestTiled(NonFinite|Halves|Fused|IsAsPrecise)'
