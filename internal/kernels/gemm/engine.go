@@ -120,10 +120,13 @@ type direct[T element, B any] struct {
 
 // directAhead is direct for kernels that prefetch as many bytes from ahead on as they read of B.
 type directAhead[T element, B any] struct {
-	widths  []int
+	widths  []int // 0 where there is no kernel for so many rows
 	whole   int
 	compute func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int, ahead uintptr)
 }
+
+// has reports whether there is a kernel for so many rows.
+func (s *directAhead[T, B]) has(rows int) bool { return rows < len(s.widths) && s.widths[rows] > 0 }
 
 // problem is one product C = D + A·B as the caller described it. Element (i, j) of C is c[i·crs + j·ccs], so that it
 // can be transposed, and of D likewise; a nil d is no D. finish is [Fused.Finish], with rows and columns exchanged if

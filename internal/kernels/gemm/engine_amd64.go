@@ -4,7 +4,11 @@
 
 package gemm
 
-import "github.com/lockstep-ml/lockstep/internal/kernels"
+import (
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+)
 
 //go:generate sh -c "cd ../_asm && go run ./gemm"
 
@@ -61,6 +65,15 @@ func aheadOf[T element, B any](whole int, kernels ...aheadUpTo[T, B]) directAhea
 	}}
 }
 
+// lanesOf is lanesAVX2 for a B of float32, 0, bfloat16, 1, or float16, 2.
+func lanesOf[B any](of int) func(rows, k int, a *float32, b *B, bstride int, c *float32, cstride int, d *float32,
+	dstride, blocks int, ahead uintptr) {
+	return func(rows, k int, a *float32, b *B, bstride int, c *float32, cstride int, d *float32, dstride, blocks int,
+		ahead uintptr) {
+		lanesAVX2(rows, k, a, (*uint16)(unsafe.Pointer(b)), bstride, c, cstride, d, dstride, blocks, ahead, of)
+	}
+}
+
 var (
 	microAVX2   = ofRows(microAVX2x1, microAVX2x2, microAVX2x3, microAVX2x4, microAVX2x5, microAVX2x6)
 	microAVX512 = ofRows(microAVX512x1, microAVX512x2, microAVX512x3, microAVX512x4, microAVX512x5, microAVX512x6,
@@ -75,7 +88,7 @@ var (
 		upTo[float32, float32]{8, 48, streamAVX512x8})
 
 	dotsAVX2 = aheadOf(8, aheadUpTo[float32, float32]{2, 16, dotsAVX2x2},
-		aheadUpTo[float32, float32]{5, 8, dotsAVX2x5})
+		aheadUpTo[float32, float32]{5, 8, dotsAVX2x5}, aheadUpTo[float32, float32]{8, 8, lanesOf[float32](0)})
 	dotsAVX512 = aheadOf(16, aheadUpTo[float32, float32]{6, 32, dotsAVX512x6},
 		aheadUpTo[float32, float32]{12, 16, dotsAVX512x12})
 

@@ -62,7 +62,7 @@ func (j *job[T]) alternate() {
 // runGEMVColumns computes a product of one row by the gemvColumns kernels.
 func (j *job[T]) runGEMVColumns(p *parallel.Pool) {
 	j.k0 = 0
-	j.packFew(p, j.k)
+	j.packFew(p, j.k, j.mr)
 	if j.crowds() {
 		j.alternate()
 	}

@@ -32,7 +32,7 @@ func (q *product[T]) gemvByHalves() bool {
 // runGEMVHalves computes a product of one row by the gemvHalves kernel.
 func (j *job[T]) runGEMVHalves(p *parallel.Pool) {
 	j.k0 = 0
-	j.packFew(p, j.k)
+	j.packFew(p, j.k, j.mr)
 	p.ForWorkers(ceilDiv(j.n, j.nr), fewChunk(j), j.gemvHalvesBody)
 }
 

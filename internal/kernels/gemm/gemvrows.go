@@ -48,7 +48,7 @@ func (q *product[T]) gemvByRows() bool {
 // worker reads whole rows, and then added in the order of k.
 func (j *job[T]) runGEMVRows(p *parallel.Pool) {
 	j.k0 = 0
-	j.packFew(p, j.k)
+	j.packFew(p, j.k, j.mr)
 	steps := j.n / j.gemvRows.width
 	strips := ceilDiv(steps*j.gemvRows.width, j.gemvRows.strip)
 	j.strip = ceilDiv(steps, strips)

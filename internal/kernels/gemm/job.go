@@ -17,8 +17,9 @@ const serialFlops = 1 << 20
 type job[T element] struct {
 	product[T]
 
-	packedA []T          // of a few rows: [kc block][panel][k within block][lane]
-	scratch []scratch[T] // of the workers
+	packedA   []T          // of a few rows: [kc block][panel][k within block][lane]
+	panelRows int          // of a panel in packedA
+	scratch   []scratch[T] // of the workers
 
 	// of blocks of products that are added later: [block][column] of a GEMV, [block][row][column] of split-K
 	sums        []T
@@ -130,7 +131,7 @@ func (j *job[T]) reserve(workers int) {
 	}
 	for w := range workers {
 		s := &j.scratch[w]
-		s.panel, s.tile = grown(s.panel, kc*j.nr), grown(s.tile, j.mr*j.nr)
+		s.panel, s.tile = grown(s.panel, kc*j.nr), grown(s.tile, max(j.mr, mostDotted)*j.nr)
 	}
 }
 

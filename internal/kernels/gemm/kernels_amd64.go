@@ -424,6 +424,15 @@ func dotsAVX2x2(rows int, k int, a *float32, b *float32, bstride int, c *float32
 func dotsAVX2x5(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
 	blocks int, ahead uintptr)
 
+// lanesAVX2 computes rows×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; 6 ≤ rows ≤ 8, blocks ≥ 1. B is of float32 if of is 0, then k is a multiple of 8, of bfloat16 if it is
+// 1, of float16 if it is 2. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
+//
+//go:noescape
+func lanesAVX2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int, ahead uintptr, of int)
+
 // stridedAVX512x1 computes count tiles of 1×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
 // count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
 // to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache

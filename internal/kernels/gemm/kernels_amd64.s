@@ -10011,6 +10011,227 @@ written:
 	VZEROUPPER
 	RET
 
+// func lanesAVX2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, ahead uintptr, of int)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·lanesAVX2(SB), $512-96
+	MOVQ rows+0(FP), AX
+	MOVQ bstride+32(FP), CX
+	MOVQ ahead+80(FP), SI
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	SHLQ $0x01, CX
+	SHLQ $0x01, k+8(FP)
+	MOVQ $0x0000000000000040, DX
+	CMPQ of+88(FP), $0x00
+	JNE  halves
+	SHLQ $0x01, CX
+	SHLQ $0x01, k+8(FP)
+	MOVQ CX, DX
+
+halves:
+	IMUL3Q       $0x03, DX, DI
+	IMUL3Q       $0x05, DX, R8
+	IMUL3Q       $0x07, DX, R9
+	MOVQ         $0x0706050403020100, R10
+	VMOVQ        R10, X0
+	VPMOVZXBD    X0, Y0
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Y1
+	VPCMPGTD     Y0, Y1, Y0
+
+block:
+	MOVQ   k+8(FP), R10
+	MOVQ   a+16(FP), R11
+	MOVQ   b+24(FP), R12
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+
+loop:
+	PREFETCHT1 (SI)
+	PREFETCHT1 64(SI)
+	PREFETCHT1 128(SI)
+	PREFETCHT1 192(SI)
+	ADDQ       $0x00000100, SI
+	LEAQ       (SP), R15
+	MOVQ       R12, R14
+	MOVQ       $0x00000008, R13
+	CMPQ       of+88(FP), $0x01
+	JE         bfloat16
+	JG         float16
+	MOVQ       R12, R15
+	PREFETCHT0 128(R15)
+	PREFETCHT0 128(R15)(DX*1)
+	PREFETCHT0 128(R15)(DX*2)
+	PREFETCHT0 128(R15)(DI*1)
+	PREFETCHT0 128(R15)(DX*4)
+	PREFETCHT0 128(R15)(R8*1)
+	PREFETCHT0 128(R15)(DI*2)
+	PREFETCHT0 128(R15)(R9*1)
+	MOVQ       $0x00000004, R13
+	JMP        products
+
+bfloat16:
+widenBF16:
+	PREFETCHT0 128(R14)
+	VPMOVZXWD  (R14), Y9
+	VPSLLD     $0x10, Y9, Y9
+	VMOVUPS    Y9, (R15)
+	VPMOVZXWD  16(R14), Y9
+	VPSLLD     $0x10, Y9, Y9
+	VMOVUPS    Y9, 32(R15)
+	ADDQ       CX, R14
+	ADDQ       $0x40, R15
+	DECQ       R13
+	JNE        widenBF16
+	JMP        widened
+
+float16:
+widenF16:
+	PREFETCHT0 128(R14)
+	VCVTPH2PS  (R14), Y9
+	VMOVUPS    Y9, (R15)
+	VCVTPH2PS  16(R14), Y9
+	VMOVUPS    Y9, 32(R15)
+	ADDQ       CX, R14
+	ADDQ       $0x40, R15
+	DECQ       R13
+	JNE        widenF16
+
+widened:
+	LEAQ (SP), R15
+	MOVQ $0x00000008, R13
+
+products:
+	VMASKMOVPS   (R11), Y0, Y9
+	ADDQ         BX, R11
+	VBROADCASTSS (R15), Y10
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R15)(DX*1), Y10
+	VFMADD231PS  Y10, Y9, Y2
+	VBROADCASTSS (R15)(DX*2), Y10
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (R15)(DI*1), Y10
+	VFMADD231PS  Y10, Y9, Y4
+	VBROADCASTSS (R15)(DX*4), Y10
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (R15)(R8*1), Y10
+	VFMADD231PS  Y10, Y9, Y6
+	VBROADCASTSS (R15)(DI*2), Y10
+	VFMADD231PS  Y10, Y9, Y7
+	VBROADCASTSS (R15)(R9*1), Y10
+	VFMADD231PS  Y10, Y9, Y8
+	VMASKMOVPS   (R11), Y0, Y9
+	ADDQ         BX, R11
+	VBROADCASTSS 4(R15), Y10
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 4(R15)(DX*1), Y10
+	VFMADD231PS  Y10, Y9, Y2
+	VBROADCASTSS 4(R15)(DX*2), Y10
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS 4(R15)(DI*1), Y10
+	VFMADD231PS  Y10, Y9, Y4
+	VBROADCASTSS 4(R15)(DX*4), Y10
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS 4(R15)(R8*1), Y10
+	VFMADD231PS  Y10, Y9, Y6
+	VBROADCASTSS 4(R15)(DI*2), Y10
+	VFMADD231PS  Y10, Y9, Y7
+	VBROADCASTSS 4(R15)(R9*1), Y10
+	VFMADD231PS  Y10, Y9, Y8
+	ADDQ         $0x08, R15
+	DECQ         R13
+	JNE          products
+	ADDQ         $0x20, R12
+	SUBQ         $0x20, R10
+	JNE          loop
+	VUNPCKLPS    Y2, Y1, Y9
+	VUNPCKHPS    Y2, Y1, Y1
+	VUNPCKLPS    Y4, Y3, Y2
+	VUNPCKHPS    Y4, Y3, Y3
+	VUNPCKLPD    Y2, Y9, Y4
+	VUNPCKHPD    Y2, Y9, Y2
+	VUNPCKLPD    Y3, Y1, Y9
+	VUNPCKHPD    Y3, Y1, Y1
+	VUNPCKLPS    Y6, Y5, Y3
+	VUNPCKHPS    Y6, Y5, Y5
+	VUNPCKLPS    Y8, Y7, Y6
+	VUNPCKHPS    Y8, Y7, Y7
+	VUNPCKLPD    Y6, Y3, Y8
+	VUNPCKHPD    Y6, Y3, Y3
+	VUNPCKLPD    Y7, Y5, Y6
+	VUNPCKHPD    Y7, Y5, Y5
+	VPERM2F128   $0x20, Y8, Y4, Y7
+	VPERM2F128   $0x31, Y8, Y4, Y4
+	VPERM2F128   $0x20, Y3, Y2, Y8
+	VPERM2F128   $0x31, Y3, Y2, Y2
+	VPERM2F128   $0x20, Y6, Y9, Y3
+	VPERM2F128   $0x31, Y6, Y9, Y6
+	VPERM2F128   $0x20, Y5, Y1, Y9
+	VPERM2F128   $0x31, Y5, Y1, Y1
+	MOVQ         d+56(FP), R10
+	TESTQ        R10, R10
+	JE           write
+	ADDQ         $0x00000020, d+56(FP)
+	MOVQ         dstride+64(FP), R11
+	SHLQ         $0x02, R11
+	VADDPS       (R10), Y7, Y7
+	LEAQ         (R10)(R11*1), R10
+	VADDPS       (R10), Y8, Y8
+	LEAQ         (R10)(R11*1), R10
+	VADDPS       (R10), Y3, Y3
+	LEAQ         (R10)(R11*1), R10
+	VADDPS       (R10), Y9, Y9
+	LEAQ         (R10)(R11*1), R10
+	VADDPS       (R10), Y4, Y4
+	LEAQ         (R10)(R11*1), R10
+	VADDPS       (R10), Y2, Y2
+	LEAQ         (R10)(R11*1), R10
+	CMPQ         AX, $0x07
+	JL           write
+	VADDPS       (R10), Y6, Y6
+	LEAQ         (R10)(R11*1), R10
+	JE           write
+	VADDPS       (R10), Y1, Y1
+
+write:
+	MOVQ    c+40(FP), R10
+	MOVQ    cstride+48(FP), R11
+	SHLQ    $0x02, R11
+	ADDQ    $0x00000020, c+40(FP)
+	VMOVUPS Y7, (R10)
+	LEAQ    (R10)(R11*1), R10
+	VMOVUPS Y8, (R10)
+	LEAQ    (R10)(R11*1), R10
+	VMOVUPS Y3, (R10)
+	LEAQ    (R10)(R11*1), R10
+	VMOVUPS Y9, (R10)
+	LEAQ    (R10)(R11*1), R10
+	VMOVUPS Y4, (R10)
+	LEAQ    (R10)(R11*1), R10
+	VMOVUPS Y2, (R10)
+	LEAQ    (R10)(R11*1), R10
+	CMPQ    AX, $0x07
+	JL      written
+	VMOVUPS Y6, (R10)
+	LEAQ    (R10)(R11*1), R10
+	JE      written
+	VMOVUPS Y1, (R10)
+
+written:
+	MOVQ CX, R10
+	SHLQ $0x03, R10
+	ADDQ R10, b+24(FP)
+	DECQ blocks+72(FP)
+	JNE  block
+	VZEROUPPER
+	RET
+
 // func stridedAVX512x1(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·stridedAVX512x1(SB), $0-120

@@ -12,6 +12,9 @@ import (
 // out evenly.
 const shareable = 8
 
+// mostDotted is the largest number of rows that dots kernels compute where panels of A have fewer.
+const mostDotted = 8
+
 // uncached is the size of a B in bytes that no cache holds.
 const uncached = 32 << 20
 
@@ -34,11 +37,12 @@ func (q *product[T]) fewStreamed() bool { return q.few() && q.streams(q.m) }
 
 // fewDotted reports whether a dots kernel computes the few rows.
 func (q *product[T]) fewDotted() bool {
-	widths := q.engine.dots.widths
+	has, whole := q.engine.dots.has(q.m), q.engine.dots.whole
 	if q.halfB.format != nil {
-		widths = q.halfB.dots.widths
+		has, whole = q.halfB.dots.has(q.m), q.halfB.dots.whole
 	}
-	return q.few() && q.brs == 1 && q.m < len(widths)
+	// More rows than a panel of A has are packed as one, which only dots kernels read.
+	return has && q.brs == 1 && (q.m <= q.mr || q.n >= shareable*q.nr && q.k%whole == 0)
 }
 
 // runStream computes few rows, of which A is packed as a whole, by kernels that read B's rows where they lie.
@@ -48,18 +52,18 @@ func (j *job[T]) runStream(p *parallel.Pool) {
 	if j.halfB.format != nil { // whose kernels are narrower
 		chunk = ceilDiv(4, whole) * whole
 	}
-	j.runFew(p, chunk, j.streamBody)
+	j.runFew(p, j.mr, chunk, j.streamBody)
 }
 
 // runDots is runStream with kernels that read B's columns where they lie.
 func (j *job[T]) runDots(p *parallel.Pool) {
 	const tasks = 8 // for each worker: the first panel of each is not prefetched
-	j.runFew(p, max(fewChunk(j), ceilDiv(j.n, j.nr)/(tasks*p.Workers())), j.dotsBody)
+	j.runFew(p, max(j.mr, j.m), max(fewChunk(j), ceilDiv(j.n, j.nr)/(tasks*p.Workers())), j.dotsBody)
 }
 
 // runPanels is runStream with panels of B that are read where they lie, if they can be, else packed one at a time into
 // the worker's first-level cache.
-func (j *job[T]) runPanels(p *parallel.Pool) { j.runFew(p, fewChunk(j), j.panelsBody) }
+func (j *job[T]) runPanels(p *parallel.Pool) { j.runFew(p, j.mr, fewChunk(j), j.panelsBody) }
 
 // fewChunk is how many panels of B make a task where they are computed one at a time: neighbours share pages.
 func fewChunk[T element](j *job[T]) int {
@@ -69,24 +73,26 @@ func fewChunk[T element](j *job[T]) int {
 	return 4
 }
 
-// runFew computes few rows by body, for as many products at a time as A's rows stay in the second-level cache for.
-func (j *job[T]) runFew(p *parallel.Pool, chunk int, body func(worker, lo, hi int)) {
+// runFew computes few rows by body, for as many products at a time as A's rows stay in the second-level cache for. Each
+// panel of A has tall rows.
+func (j *job[T]) runFew(p *parallel.Pool, tall, chunk int, body func(worker, lo, hi int)) {
 	part := j.k
-	if j.m > j.mr {
+	if j.m > tall {
 		part = min(part, j.kb)
 	}
 	for k0 := 0; k0 < j.k; k0 += part {
 		j.k0 = k0
-		j.packFew(p, part)
+		j.packFew(p, part, tall)
 		p.ForWorkers(ceilDiv(j.n, j.nr), chunk, body)
 	}
 }
 
-// packFew packs all of A's rows for up to so many products from k0 on.
-func (j *job[T]) packFew(p *parallel.Pool, part int) {
+// packFew packs all of A's rows for up to so many products from k0 on, in panels of so many rows.
+func (j *job[T]) packFew(p *parallel.Pool, part, tall int) {
+	j.panelRows = tall
 	j.packedA = grown(j.packedA, j.m*part)
 	j.k1 = min(j.k0+part, j.k)
-	p.ForWorkers(ceilDiv(j.m, j.mr), 1, j.packRowsBody)
+	p.ForWorkers(ceilDiv(j.m, tall), 1, j.packRowsBody)
 }
 
 // wholePanels returns the smallest number of panels that a kernel of such a width computes with nothing left over.
@@ -100,8 +106,8 @@ func wholePanels(width, nr int) int {
 
 // packRows packs the part of panels [lo, hi) of A, block by block of k.
 func (j *job[T]) packRows(_, lo, hi int) {
-	for i := lo * j.mr; i < min(hi*j.mr, j.m); i += j.mr {
-		rows, dst := min(j.mr, j.m-i), j.packedA[i*(j.k1-j.k0):]
+	for i := lo * j.panelRows; i < min(hi*j.panelRows, j.m); i += j.panelRows {
+		rows, dst := min(j.panelRows, j.m-i), j.packedA[i*(j.k1-j.k0):]
 		for k0 := j.k0; k0 < j.k1; k0 += kc {
 			j.packA(dst[(k0-j.k0)*rows:], rows, min(kc, j.k1-k0), i, k0)
 		}
@@ -258,32 +264,34 @@ func (j *job[T]) shareOfNext(i, col, k1 int) request {
 // there is none for the panel.
 func (j *job[T]) dotsPanel(worker, col, cols, k0, k, next int) bool {
 	switch {
-	case j.brs != 1 || cols != j.nr:
+	case j.brs != 1 || j.n < j.nr:
 		return false
 	case j.halfB.format != nil:
-		return dotsPanel(j, &j.halfB.dots, j.halfB.bits, worker, col, k0, k, next)
+		return dotsPanel(j, &j.halfB.dots, j.halfB.bits, worker, col, cols, k0, k, next)
 	default:
-		return dotsPanel(j, &j.engine.dots, j.b, worker, col, k0, k, next)
+		return dotsPanel(j, &j.engine.dots, j.b, worker, col, cols, k0, k, next)
 	}
 }
 
 // dotsPanel is job.dotsPanel with a B and its kernels.
 //
 // While a panel is computed, the next one is prefetched from its first byte to its last, which is faster than any other
-// order: each block of products prefetches as many bytes as it reads.
-func dotsPanel[T element, B any](j *job[T], s *directAhead[T, B], b []B, worker, col, k0, k, next int) bool {
-	if j.m >= len(s.widths) || k%s.whole != 0 {
+// order: each block of products prefetches as many bytes as it reads. The last panel, if it is cut, begins as many columns
+// earlier, of which none but its own are kept.
+func dotsPanel[T element, B any](j *job[T], s *directAhead[T, B], b []B, worker, col, cols, k0, k, next int) bool {
+	if !s.has(j.m) || k%s.whole != 0 {
 		return false
 	}
+	col -= j.nr - cols
 	a, column, blocks := &j.packedA[(k0-j.k0)*j.m], &b[k0+col*j.bcs], j.nr/s.widths[j.m]
 	ahead := uintptr(unsafe.Pointer(&b[j.k0+next*j.bcs])) + uintptr((k0-j.k0)*j.nr)*unsafe.Sizeof(b[0])
-	if j.inRows() {
+	if j.inRows() && cols == j.nr {
 		d, stride := j.addend(0, col, k0)
 		s.compute(j.m, k, a, column, j.bcs, &j.c[col], j.crs, d, stride, blocks, ahead)
 		return true
 	}
 	tile := j.scratch[worker].tile
 	s.compute(j.m, k, a, column, j.bcs, &tile[0], j.nr, nil, 0, blocks, ahead)
-	j.scatter(tile, j.m, j.nr, 0, col, k0)
+	j.scatter(tile[j.nr-cols:], j.m, cols, 0, col+j.nr-cols, k0)
 	return true
 }

@@ -23,10 +23,14 @@ var (
 		upTo[float32, uint16]{4, 96, streamF16AVX512x4}, upTo[float32, uint16]{6, 64, streamF16AVX512x6},
 		upTo[float32, uint16]{8, 48, streamF16AVX512x8})
 
-	dotsBF16AVX2   = aheadOf(16, aheadUpTo[float32, uint16]{2, 16, dotsBF16AVX2x2})
+	dotsBF16AVX2 = aheadOf(16, aheadUpTo[float32, uint16]{2, 16, dotsBF16AVX2x2},
+		aheadUpTo[float32, uint16]{5, 0, nil}, // packed panels are as fast
+		aheadUpTo[float32, uint16]{8, 8, lanesOf[uint16](1)})
 	dotsBF16AVX512 = aheadOf(32, aheadUpTo[float32, uint16]{5, 32, dotsBF16AVX512x5},
 		aheadUpTo[float32, uint16]{11, 16, dotsBF16AVX512x11})
-	dotsF16AVX2   = aheadOf(8, aheadUpTo[float32, uint16]{2, 16, dotsF16AVX2x2})
+	dotsF16AVX2 = aheadOf(16, aheadUpTo[float32, uint16]{2, 16, dotsF16AVX2x2},
+		aheadUpTo[float32, uint16]{5, 0, nil},
+		aheadUpTo[float32, uint16]{8, 8, lanesOf[uint16](2)})
 	dotsF16AVX512 = aheadOf(16, aheadUpTo[float32, uint16]{8, 16, dotsF16AVX512x8})
 )
 

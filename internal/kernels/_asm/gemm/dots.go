@@ -50,6 +50,18 @@ func dots(c *build.Context, f family, of string) {
 	}
 }
 
+// endDots emits the writing of a block's sums, the way to the next block and the end of a dots kernel.
+func endDots(c *build.Context, f family, stride reg.GPVirtual, rows upTo, sums [][]reg.VecVirtual) {
+	rows.store(c, f, sums)
+	next := c.GP64()
+	c.MOVQ(stride, next)
+	c.SHLQ(operand.U8(bits.TrailingZeros(uint(len(sums[0])*f.lanes))), next)
+	c.ADDQ(next, parameter(c, "b"))
+	nextBlock(c)
+	c.VZEROUPPER()
+	c.RET()
+}
+
 func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 	name := fmt.Sprintf("dots%s%sx%d", of, f.name, size.most)
 	signature, elements, deep := strings.ReplaceAll(directHalf, "uint16", "float32"), "", f.lanes
@@ -141,14 +153,7 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 	columns.advance(c)
 	c.SUBQ(operand.Imm(uint64(deep)), k)
 	c.JNE(operand.LabelRef("loop"))
-	rows.store(c, f, sums)
-	next := c.GP64()
-	c.MOVQ(stride, next)
-	c.SHLQ(operand.U8(bits.TrailingZeros(uint(size.vectors*f.lanes))), next)
-	c.ADDQ(next, parameter(c, "b"))
-	nextBlock(c)
-	c.VZEROUPPER()
-	c.RET()
+	endDots(c, f, stride, rows, sums)
 }
 
 // fourProducts emits to = from + 4·rows elements of A.

@@ -42,6 +42,7 @@ func single(c *build.Context) {
 		stream(c, f)
 		dots(c, f, "")
 	}
+	lanes(c)
 	for _, f := range []family{avx512, avx2} {
 		strideds(c, f)
 	}
