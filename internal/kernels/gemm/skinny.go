@@ -276,8 +276,8 @@ func (j *job[T]) dotsPanel(worker, col, cols, k0, k, next int) bool {
 // dotsPanel is job.dotsPanel with a B and its kernels.
 //
 // While a panel is computed, the next one is prefetched from its first byte to its last, which is faster than any other
-// order: each block of products prefetches as many bytes as it reads. The last panel, if it is cut, begins as many columns
-// earlier, of which none but its own are kept.
+// order: each block of products prefetches as many bytes as it reads. The last panel, if it is cut, begins as many
+// columns earlier, of which none but its own are kept.
 func dotsPanel[T element, B any](j *job[T], s *directAhead[T, B], b []B, worker, col, cols, k0, k, next int) bool {
 	if !s.has(j.m) || k%s.whole != 0 {
 		return false
