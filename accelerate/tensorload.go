@@ -49,6 +49,9 @@ func (a *Accelerator) parts(ctx context.Context, cfg tp.Config) (d *tp.Division,
 	if alone {
 		cfg.Compare, cfg.Made = true, func() error { return a.Barrier(ctx) }
 	}
+	if cfg.Later, err = a.makesLater(ctx, isCut); err != nil {
+		return nil, err
+	}
 	if d, err = tp.Divide(a.ctx, a.model, cfg); err == nil && alone {
 		err = a.samePartsOf(ctx, d.Fingerprints())
 	}
@@ -90,6 +93,19 @@ func (a *Accelerator) makesParts(ctx context.Context, cuts []tp.Cut) (alone bool
 		}
 	}
 	return true, nil
+}
+
+// makesLater reports whether the ranks make their parts when they use them, because each keeps only some. No rank may
+// have a parameter whose memory ends with the division: those that are goroutines may copy theirs from it.
+func (a *Accelerator) makesLater(ctx context.Context, isCut func(tensor.Named) bool) (bool, error) {
+	if a.PipelineRanks().WorldSize() == 1 && !a.sharded() {
+		return false, nil
+	}
+	here := slices.ContainsFunc(a.tree.Parameters(), func(p tensor.Named) bool {
+		return isCut(p) && p.Deferred() == nil
+	})
+	err := a.Agree(ctx, &here)
+	return !here, err
 }
 
 // samePartsOf is an error unless all ranks have made parts of the same parameters.

@@ -4,6 +4,8 @@ package accelerate_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -117,5 +120,52 @@ func TestPartsOfMatricesOnMeshes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A rank that loads a saved model has memory for the parts of its own layers or shards, not for those that other ranks
+// of its pipeline, or of those that share its parts, will have.
+func TestLoadedPartsOnMeshes(t *testing.T) {
+	dir, cfg := t.TempDir(), gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = 2001, 8, 64, 24, 4
+	saved, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
+	require.NoError(t, err)
+	config, err := models.ConfigJSON(saved)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, models.ConfigFile), config, 0o600))
+	require.NoError(t, models.SaveWeights(saved, filepath.Join(dir, "model.safetensors")))
+	whole := int64(4 * nn.NumParameters(saved))
+	load := func(dev *tensor.Device, _ uint64) (*gpt2.Model, error) {
+		m, err := models.LoadPretrained(dev, dir, models.Deferred())
+		if err != nil {
+			return nil, err
+		}
+		return m.(*gpt2.Model), nil
+	}
+	for _, c := range []cube{
+		{comm.Mesh{PP: 2, TP: 2}, "1f1b", accelerate.Sharding{}},
+		{comm.Mesh{DPShard: 2, TP: 2}, "", accelerate.Sharding{Strategy: shard.Full, Gather: true}},
+	} {
+		for rank, err := range onDevices(t, 4, func(a *args.TrainingArguments) {
+			a.PPSize, a.DPShardSize, a.TPSize = max(1, c.PP), max(1, c.DPShard), c.TP
+		}, load, func(acc *accelerate.Accelerator, m *gpt2.Model) error {
+			if err := acc.Prepare(t.Context(), m, adamW, m.RecomputeUnits()...); err != nil {
+				return err
+			}
+			held, peak := int64(0), acc.Device().MemStats().Peak
+			for _, p := range acc.Trained() {
+				held += int64(p.Bytes())
+			}
+			most := held + held/10
+			if c.DPShard > 1 {
+				most = whole / 2 // a shard with its padding, and two units; not all parts
+			}
+			if peak > most {
+				return fmt.Errorf("a peak of %d bytes, %d are held: want at most %d", peak, held, most)
+			}
+			return nil
+		}, withStages, accelerate.WithSharding(c.sharding)) {
+			require.NoError(t, err, "%v, rank %d", c, rank)
+		}
 	}
 }

@@ -41,10 +41,10 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 		strings.Join(changed, ", "))
 }
 
-// sameData refuses pipelines whose processes have different data: one would compute the loss with the labels of samples
-// that another has not read.
+// sameData refuses processes that share a model, by its layers, matrices or tokens, and have different data: one would
+// compute the loss with the labels of samples that another has not read, or add up parts of different samples.
 func (r *run) sameData() error {
-	if r.acc.PipelineRanks().WorldSize() == 1 || r.args.NumReplicas > 1 {
+	if r.acc.ModelRanks().WorldSize() == 1 || r.args.NumReplicas > 1 {
 		return nil
 	}
 	names, mine := []string{"the training data"}, []string{r.fingerprint()}

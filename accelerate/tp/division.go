@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/internal/placement"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -27,6 +28,9 @@ type Config struct {
 	Made func() error
 	// Compare makes fingerprints of what the rank and the next one have: see Division.Fingerprints.
 	Compare bool
+	// Later makes parts of deferred parameters when something uses them, for ranks that keep some of their parts: those
+	// of their stages, or a shard of each.
+	Later bool
 }
 
 // Division is a model whose matrices are divided.
@@ -112,7 +116,7 @@ func (d *Division) divide(c *tensor.Ctx, tree *nn.Tree, cfg Config) (err error) 
 		if !ok || err != nil {
 			return
 		}
-		parts[name], err = d.make(c, p, cut, cfg.Compare)
+		parts[name], err = d.make(c, p, cut, cfg)
 		if err == nil && cfg.Made == nil {
 			put(name, p)
 		}
@@ -132,22 +136,54 @@ func (d *Division) divide(c *tensor.Ctx, tree *nn.Tree, cfg Config) (err error) 
 }
 
 // make makes this rank's part of a parameter: of the whole, or without it where a part can be made alone.
-func (d *Division) make(c *tensor.Ctx, p *nn.Parameter, cut Cut, compare bool) (part *tensor.Tensor, err error) {
+func (d *Division) make(c *tensor.Ctx, p *nn.Parameter, cut Cut, cfg Config) (part *tensor.Tensor, err error) {
 	source, deferred := p.DeferredPart(), p.Unloaded()
+	fill := p.Deferred()
 	err = tensor.Try(func() {
+		later := cfg.Later && fill != nil && !slices.Contains(d.partShape(cut), 0)
+		if later && !cfg.Compare {
+			part = d.later(p, source, fill, cut)
+			return
+		}
 		if source == nil {
 			part = d.partOf(c, p.Tensor, cut)
 		} else {
 			part = source(c, d.own(cut))
 		}
-		if compare {
+		if cfg.Compare {
 			d.prints = append(d.prints, d.printsOf(c, part, source, cut))
 		}
 		if c.Sync(); deferred && !p.Unloaded() {
 			p.Unload()
 		}
+		if later {
+			part.Free()
+			part = d.later(p, source, fill, cut)
+		}
 	})
 	return part, err
+}
+
+// later is this rank's part of a parameter, made when it is used: by source, or of the whole that fill makes.
+func (d *Division) later(p *nn.Parameter, source nn.PartFunc, fill func(c *tensor.Ctx) *tensor.Tensor,
+	cut Cut) *tensor.Tensor {
+	return tensor.NewDeferred(p.Device(), p.DType(), d.partShape(cut), func(c *tensor.Ctx) *tensor.Tensor {
+		if source != nil {
+			return source(c, d.own(cut))
+		}
+		whole := fill(c)
+		part := d.partOf(c, whole, cut)
+		c.Sync()
+		whole.Free()
+		return part
+	})
+}
+
+// partShape is the shape of this rank's part.
+func (d *Division) partShape(cut Cut) []int {
+	shape := slices.Clone(cut.Shape)
+	shape[cut.Dim] = placement.Len(d.own(cut).Box[cut.Dim])
+	return shape
 }
 
 // rank is this rank among those that share the model.
@@ -160,12 +196,7 @@ func (d *Division) rank() int {
 
 // partOf is a copy of this rank's part of a parameter.
 func (d *Division) partOf(c *tensor.Ctx, t *tensor.Tensor, cut Cut) *tensor.Tensor {
-	shape := slices.Clone(cut.Shape)
-	shape[cut.Dim] = 0
-	for _, r := range d.own(cut).Box[cut.Dim] {
-		shape[cut.Dim] += r.Len()
-	}
-	part := tensor.Empty(c.NoGrad(), t.DType(), shape...)
+	part := tensor.Empty(c.NoGrad(), t.DType(), d.partShape(cut)...)
 	d.copyPart(c, part, t, cut)
 	return part
 }

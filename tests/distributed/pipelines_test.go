@@ -97,22 +97,24 @@ func TestPipelines(t *testing.T) {
 	})
 }
 
-// Processes of a pipeline that read other data than each other end before the first step, and say so.
-func TestDataOfAPipelineDiffer(t *testing.T) {
+// Processes that share a model and read other data than each other end before the first step, and say so.
+func TestDataOfAModelDiffer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	more := filepath.Join(dir, "more.txt")
 	require.NoError(t, os.WriteFile(more, bytes.Repeat([]byte("all work and no play\n"), 100), 0o600))
-	for flag, want := range map[string]string{
-		"--train_file":      "trainer: the training data of rank 1 have fingerprint ",
-		"--validation_file": "trainer: the evaluation data (eval_loss) of rank 1 have fingerprint ",
+	const training = "trainer: the training data of rank 1 have fingerprint "
+	const evaluation = "trainer: the evaluation data (eval_loss) of rank 1 have fingerprint "
+	for _, c := range []struct{ axis, flag, want string }{
+		{"--pp_size", "--train_file", training}, {"--pp_size", "--validation_file", evaluation},
+		{"--tp_size", "--train_file", training}, {"--cp_size", "--validation_file", evaluation},
 	} {
 		line := []string{lockstep, "launch", "--nproc_per_node", "2", "--", "sh", "-c",
-			`test $RANK = 0 || set -- "$@" ` + flag + ` "` + more + `"; exec "$0" "$@"`, clm}
-		r := start(t, append(line, tiny(filepath.Join(dir, flag), "--pp_size", "2", "--eval_strategy", "epoch")...))
+			`test $RANK = 0 || set -- "$@" ` + c.flag + ` "` + more + `"; exec "$0" "$@"`, clm}
+		r := start(t, append(line, tiny(filepath.Join(dir, c.axis+c.flag), c.axis, "2", "--eval_strategy", "epoch")...))
 		r.wait()
 		require.NotZero(t, r.code())
-		require.Contains(t, r.stderr.String(), want)
+		require.Contains(t, r.stderr.String(), c.want)
 		require.NotContains(t, r.stdout.String(), "step 1")
 	}
 }
