@@ -16,12 +16,13 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
 )
 
-// meshRun trains a wideGPT2, of tied weights and dropout, for 20 steps of 8 micro-batches and saves every 10.
+// meshRun trains a wideGPT2, of tied weights and dropout, for 10 steps of 8 micro-batches, two and a half epochs,
+// and saves every 5.
 func meshRun(t *testing.T, disk *vfs.Mem, ranks int, set ...func(*args.TrainingArguments)) rankRun {
 	t.Helper()
 	return trainModel(t, wideGPT2(t, ""), disk, ranks, append([]func(*args.TrainingArguments){shardsArgs,
 		func(a *args.TrainingArguments) {
-			a.GlobalTrainBatchSize, a.MaxSteps, a.SaveSteps, a.LoggingSteps = 16, 20, 10, 10
+			a.GlobalTrainBatchSize, a.MaxSteps, a.SaveSteps, a.LoggingSteps = 16, 10, 5, 5
 		}}, set...)...)
 }
 
@@ -35,7 +36,7 @@ func fullySharded(set func(*args.TrainingArguments)) func(*args.TrainingArgument
 // A run that saves on a mesh goes on, on any other, to the bits of one rank that was never interrupted; in between lie
 // the files of one rank.
 func TestCheckpointsOverMeshes(t *testing.T) {
-	const half, last = out + "/checkpoint-10", out + "/checkpoint-20"
+	const half, last = out + "/checkpoint-5", out + "/checkpoint-10"
 	files := []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"}
 	whole := meshRun(t, vfs.NewMem(), 1)
 	type on struct {

@@ -74,7 +74,7 @@ func evaluatedRun(t *testing.T, m models.Model, set []func(*args.TrainingArgumen
 	return weights(m), figures
 }
 
-// fewer leaves out steps, in short tests, that share what the others do.
+// fewer leaves out steps, in short tests, that share what the others do: the second has what the first left.
 func fewer(a *args.TrainingArguments) {
 	if testing.Short() {
 		a.MaxSteps, a.LoggingSteps, a.EvalSteps = 2, 1, new(2.0)
