@@ -563,7 +563,7 @@ func (l *Loader) UsageWrapped(columns int) string {
 	line("A flag overrides its variable (" + EnvPrefix + "LEARNING_RATE), which overrides --config files. Switches " +
 		"that are on have a --no_ form.")
 	if l.training(l.structs) != nil {
-		line("Other arguments of HuggingFace's Trainer are understood as well; docs/arguments.md says what happens " +
+		line("Other arguments of HuggingFace's Trainer are recognised too; docs/arguments.md lists what happens " +
 			"to each.")
 	}
 	return b.String()

@@ -14,7 +14,7 @@ type TrainingArguments struct {
 	OutputDir string `json:"output_dir" path:"true" usage:"folder for checkpoints, results and the final model"`
 	// OverwriteOutputDir lets a new run start in a folder that holds checkpoints of another run. Those are renamed to
 	// checkpoint-<step>.replaced-<n>, which the log says, and count in SaveTotalLimit as the oldest.
-	OverwriteOutputDir bool `json:"overwrite_output_dir" usage:"start a new run in an output_dir that holds checkpoints of another run"`
+	OverwriteOutputDir bool `json:"overwrite_output_dir" usage:"start a new run in an output_dir that has checkpoints of another run"`
 	// DoTrain asks a program to train. The trainer itself does not read it.
 	DoTrain bool `json:"do_train" usage:"train (read by programs, not by the trainer)"`
 	// DoEval asks a program to evaluate. See EvaluationWanted.
@@ -39,7 +39,7 @@ type TrainingArguments struct {
 	// ranks. 0 derives it: batch size × accumulation × ranks. Otherwise it stays the
 	// same on any number of ranks, and the accumulation is derived; the division
 	// must be exact.
-	GlobalTrainBatchSize int `json:"global_train_batch_size" resume:"fixed" usage:"samples per optimizer step over all ranks, from which gradient accumulation is derived; 0: it follows from the batch size"`
+	GlobalTrainBatchSize int `json:"global_train_batch_size" resume:"fixed" usage:"samples per optimizer step over all ranks, from which gradient accumulation is derived; 0: derived from the batch size"`
 	// NumTrainEpochs is the number of passes over the training data; with a
 	// fraction training ends within a pass. MaxSteps overrides it.
 	NumTrainEpochs float64 `json:"num_train_epochs" resume:"fixed" usage:"passes over the training data; fractions allowed"`
@@ -76,7 +76,7 @@ type TrainingArguments struct {
 	EMADecay float64 `json:"ema_decay" resume:"fixed" usage:"decay of an average of the weights"`
 	// MaxGradNorm is the global L2 norm to which gradients are clipped. 0 clips
 	// nothing; the norm is measured and logged anyway.
-	MaxGradNorm float64 `json:"max_grad_norm" resume:"fixed" usage:"global L2 norm to which gradients are clipped; 0: no clipping"`
+	MaxGradNorm float64 `json:"max_grad_norm" resume:"fixed" usage:"largest global L2 norm of the gradients, which are scaled down to it; 0: no clipping"`
 	// Optim is the optimizer. The default, adamw_torch_fused, is HuggingFace's name
 	// for AdamW.
 	Optim Optim `json:"optim" resume:"fixed" usage:"optimizer"`
@@ -89,10 +89,10 @@ type TrainingArguments struct {
 	// ParamGroups has settings of parameters by regular expressions for their names: texts of lr=…, lr_factor=…,
 	// weight_decay=… and frozen_steps=…. Each expression must match a parameter, and no two may give a parameter the
 	// same setting.
-	ParamGroups map[string]any `json:"param_groups" resume:"fixed" usage:"JSON: settings by regular expressions for names, as {\"ln_\": \"lr_factor=2\"}"`
+	ParamGroups map[string]any `json:"param_groups" resume:"fixed" usage:"JSON: settings for parameters, by regular expressions of their names, such as {\"ln_\": \"lr_factor=2\"}"`
 	// LayerwiseLRDecay lowers the learning rate from layer to layer: of n layers, the last has it as a factor once, the
 	// first n times, what comes before the layers once more, and what comes behind them never.
-	LayerwiseLRDecay float64 `json:"layerwise_lr_decay" resume:"fixed" usage:"factor of the rate from layer to layer"`
+	LayerwiseLRDecay float64 `json:"layerwise_lr_decay" resume:"fixed" usage:"factor between the learning rates of a layer and the next one"`
 	// WarmupSteps is the length of the warm-up: a whole number of steps, or a ratio
 	// of all steps in (0, 1). See NumWarmupSteps.
 	WarmupSteps float64 `json:"warmup_steps" resume:"fixed" usage:"warm-up steps, or a ratio of all steps below 1"`
@@ -106,39 +106,39 @@ type TrainingArguments struct {
 	FP16 bool `json:"fp16" resume:"fixed" usage:"compute in float16 where that is safe, with loss scaling; parameters and gradients stay float32"`
 	// TF32 lets matrix products of float32 round their inputs to 10 bits of fraction, which the matrix units of GPUs
 	// multiply many times faster. Other devices have no such mode: the log says so.
-	TF32 bool `json:"tf32" resume:"fixed" usage:"let matrix products of float32 round their inputs to 10 bits of fraction, on GPUs"`
+	TF32 bool `json:"tf32" resume:"fixed" usage:"on GPUs, round the inputs of float32 matrix products to 10 bits of fraction"`
 	// BF16FullEval computes evaluation and prediction in bfloat16 as BF16 does, whatever training computes in.
 	BF16FullEval bool `json:"bf16_full_eval" usage:"evaluate and predict in bfloat16 where that is safe"`
 	// FP16FullEval is BF16FullEval with float16.
 	FP16FullEval bool `json:"fp16_full_eval" usage:"evaluate and predict in float16 where that is safe"`
 	// FP16InitialScale is the factor of the loss at first. It is halved when a gradient overflows, and the step is
 	// skipped.
-	FP16InitialScale float64 `json:"fp16_initial_scale" resume:"fixed" usage:"factor of the loss at first, with fp16"`
+	FP16InitialScale float64 `json:"fp16_initial_scale" resume:"fixed" usage:"initial loss scale of fp16"`
 	// FP16MinScale is the smallest factor: it is an error if gradients overflow at a factor that cannot be halved
 	// any more, since every step would be skipped.
-	FP16MinScale float64 `json:"fp16_min_scale" resume:"fixed" usage:"smallest factor of the loss, with fp16"`
+	FP16MinScale float64 `json:"fp16_min_scale" resume:"fixed" usage:"smallest loss scale of fp16"`
 	// FP16GrowthInterval is the number of steps without overflow after which the factor is doubled.
-	FP16GrowthInterval int `json:"fp16_growth_interval" resume:"fixed" usage:"steps without overflow after which the factor is doubled, with fp16"`
+	FP16GrowthInterval int `json:"fp16_growth_interval" resume:"fixed" usage:"steps without overflow after which fp16 doubles the loss scale"`
 	// FP16Hysteresis is the number of overflows in a row of scales at which the factor is halved: with 2 the first one
 	// only skips its step. It counts anew when the factor grows (DeepSpeed's hysteresis).
-	FP16Hysteresis int `json:"fp16_hysteresis" resume:"fixed" usage:"overflows until the factor is halved, with fp16"`
+	FP16Hysteresis int `json:"fp16_hysteresis" resume:"fixed" usage:"number of overflows after which fp16 halves the loss scale"`
 	// FP16ConsecutiveHysteresis lets FP16Hysteresis count anew after each step without overflow (DeepSpeed's
 	// consecutive_hysteresis).
-	FP16ConsecutiveHysteresis bool `json:"fp16_consecutive_hysteresis" resume:"fixed" usage:"fp16_hysteresis counts anew when the factor grows (false) | after each step without overflow (true)"`
+	FP16ConsecutiveHysteresis bool `json:"fp16_consecutive_hysteresis" resume:"fixed" usage:"fp16_hysteresis restarts its count after each step without overflow (true), or only when the loss scale grows (false)"`
 	// FP16LossScaler is whose rule the factor follows. A DeepSpeed file with fp16 makes it deepspeed.
-	FP16LossScaler LossScaler `json:"fp16_loss_scaler" resume:"fixed" choices:"torch,deepspeed" usage:"with fp16, whose rule the factor follows: torch (GradScaler) | deepspeed (DynamicLossScaler)"`
+	FP16LossScaler LossScaler `json:"fp16_loss_scaler" resume:"fixed" choices:"torch,deepspeed" usage:"rule for the loss scale of fp16: torch (GradScaler) or deepspeed (DynamicLossScaler)"`
 	// HalfUpdate is how parameters of bfloat16 or float16 take updates that are smaller than their precision. It has no
 	// effect on others.
-	HalfUpdate HalfUpdate `json:"half_update" resume:"fixed" choices:"plain,kahan,stochastic" usage:"how half-precision parameters take small updates: plain (lost), kahan (kept in a compensation), or stochastic (rounded by chance)"`
+	HalfUpdate HalfUpdate `json:"half_update" resume:"fixed" choices:"plain,kahan,stochastic" usage:"how half-precision parameters handle small updates: plain (they are lost), kahan (kept in a compensation), or stochastic (rounded at random)"`
 	// Debug has underflow_overflow, or nothing: then a run ends with a trainer.OverflowError at the first weight, input
 	// or output of a module that is NaN or infinite. Looking at them takes far more time than training.
-	Debug []string `json:"debug" split:"," usage:"underflow_overflow: name the module that is first not finite; slow"`
+	Debug []string `json:"debug" split:"," usage:"underflow_overflow: end with an error that names the first module whose values are not finite; slow"`
 	// NonfiniteLoss is the policy for a loss or gradient norm that is NaN or infinite.
-	NonfiniteLoss NonfiniteLoss `json:"nonfinite_loss" choices:"skip,stop,raise" usage:"what to do if loss or gradient norm is NaN or infinite; it never reaches the weights"`
+	NonfiniteLoss NonfiniteLoss `json:"nonfinite_loss" choices:"skip,stop,raise" usage:"what to do if the loss or the gradient norm is NaN or infinite; the weights never change"`
 
 	// LossAverage is what a logged loss and train_loss are means over: loss terms, or optimizer steps, each with the
 	// mean over its terms, as in HuggingFace. It changes no step.
-	LossAverage LossAverage `json:"loss_average" choices:"terms,steps" usage:"logged losses are means over terms | steps"`
+	LossAverage LossAverage `json:"loss_average" choices:"terms,steps" usage:"logged losses are means over loss terms (terms) or over optimizer steps (steps)"`
 
 	// LoggingStrategy says when training figures are logged.
 	LoggingStrategy Strategy `json:"logging_strategy" choices:"no,steps,epoch" usage:"when to log training figures"`
@@ -157,15 +157,15 @@ type TrainingArguments struct {
 	LogOnEachNode bool `json:"log_on_each_node" usage:"the first rank of each host logs at log_level, not only rank 0"`
 	// DisableTQDM replaces the progress bar by plain lines. nil decides by LogLevel,
 	// see ProgressDisabled.
-	DisableTQDM *bool `json:"disable_tqdm" usage:"plain lines instead of a progress bar; none: decided by log_level"`
+	DisableTQDM *bool `json:"disable_tqdm" usage:"plain lines instead of a progress bar; none: depends on log_level"`
 	// ReportTo names the reporters of training figures; none and all must be the only entry.
-	ReportTo []string `json:"report_to" split:"," usage:"reporters of training figures, or none, or all"`
+	ReportTo []string `json:"report_to" split:"," usage:"where to send training figures: names of reporters, none or all"`
 	// Project is the project of the run in the reporters wandb and trackio. WANDB_PROJECT replaces it for wandb.
 	Project string `json:"project" usage:"project of the run in the reporters wandb and trackio"`
 	// RunName is the run's name in reporters. Empty: each reporter chooses one.
 	RunName string `json:"run_name" usage:"name of the run in reporters"`
 	// SkipMemoryMetrics leaves the memory of the run and its estimate out of the last record.
-	SkipMemoryMetrics bool `json:"skip_memory_metrics" usage:"do not report the memory of the run and its estimate in the last record"`
+	SkipMemoryMetrics bool `json:"skip_memory_metrics" usage:"do not add the run's memory and its estimate to the last record"`
 	// Profile is the folder for the profile of some steps: a trace, a table of kernels and a CPU profile
 	// per rank. Empty: none.
 	Profile string `json:"profile" path:"true" usage:"folder for a profile of some steps: a Chrome trace, a table of kernels and a CPU profile for each rank"`
@@ -178,7 +178,7 @@ type TrainingArguments struct {
 	EvalStrategy Strategy `json:"eval_strategy" choices:"no,steps,epoch" usage:"when to evaluate during training"`
 	// EvalSteps is the interval of strategy steps: a whole number of steps, or a
 	// ratio of all steps in (0, 1). nil is LoggingSteps.
-	EvalSteps *float64 `json:"eval_steps" usage:"steps between evaluations, or a ratio of all steps below 1; none: as logging_steps"`
+	EvalSteps *float64 `json:"eval_steps" usage:"steps between evaluations, or a ratio of all steps below 1; none: logging_steps"`
 	// EvalDelay is the number of steps or epochs, by EvalStrategy, before the first
 	// evaluation.
 	EvalDelay float64 `json:"eval_delay" usage:"steps or epochs (by eval_strategy) before the first evaluation"`
@@ -188,21 +188,21 @@ type TrainingArguments struct {
 	PredictionLossOnly bool `json:"prediction_loss_only" usage:"keep only the loss in evaluation and prediction"`
 	// IncludeForMetrics names what functions of metrics and Predict get beside logits and labels: inputs (input_ids,
 	// pixel_values or inputs of each sample), loss (the mean of the sample's batch).
-	IncludeForMetrics []string `json:"include_for_metrics" split:"," usage:"what metrics get beside predictions: inputs, loss"`
+	IncludeForMetrics []string `json:"include_for_metrics" split:"," usage:"what metrics get besides predictions: inputs, loss"`
 	// PredictWithGenerate lets evaluation and prediction continue each sample's prompt, the tokens before its first
 	// label: metrics and Predict get these tokens in place of logits. It needs trainer.WithGeneration.
-	PredictWithGenerate bool `json:"predict_with_generate" usage:"predictions are the tokens that the model generates"`
+	PredictWithGenerate bool `json:"predict_with_generate" usage:"predict by generating text; predictions are the new tokens"`
 	// GenerationMaxLength is the most tokens of a prompt and its continuation. nil leaves it to trainer.WithGeneration.
-	GenerationMaxLength *int `json:"generation_max_length" usage:"most tokens of prompt and continuation"`
+	GenerationMaxLength *int `json:"generation_max_length" usage:"largest number of tokens of prompt and continuation"`
 	// LoadBestModelAtEnd loads the best checkpoint's weights when training ends.
 	LoadBestModelAtEnd bool `json:"load_best_model_at_end" usage:"load the best checkpoint when training ends"`
 	// MetricForBestModel is the metric that selects the best checkpoint, with or
 	// without the prefix eval_, and that reduce_lr_on_plateau and greedy follow. Empty is none, or loss with
 	// LoadBestModelAtEnd or these schedules.
-	MetricForBestModel string `json:"metric_for_best_model" usage:"metric that selects the best checkpoint (loss, if load_best_model_at_end needs one)"`
+	MetricForBestModel string `json:"metric_for_best_model" usage:"metric that selects the best checkpoint; with load_best_model_at_end the default is loss"`
 	// GreaterIsBetter is the metric's direction. nil: less is better for names
 	// that end in loss, otherwise greater.
-	GreaterIsBetter *bool `json:"greater_is_better" usage:"whether a greater metric_for_best_model is better; none: decided by its name"`
+	GreaterIsBetter *bool `json:"greater_is_better" usage:"whether a greater metric_for_best_model is better; none: depends on its name"`
 
 	// SaveStrategy says when to write checkpoints.
 	SaveStrategy Strategy `json:"save_strategy" choices:"no,steps,epoch,best" usage:"when to write checkpoints"`
@@ -215,25 +215,25 @@ type TrainingArguments struct {
 	// SaveKeepBest is the number of checkpoints with the best metric_for_best_model that are kept, and SaveKeepEvery
 	// the number of steps whose multiples are kept, beside those of SaveTotalLimit: the newest alone if that is nil.
 	// 0 keeps none of them.
-	SaveKeepBest  int `json:"save_keep_best" usage:"checkpoints to keep for the best metric_for_best_model"`
-	SaveKeepEvery int `json:"save_keep_every" usage:"keep checkpoints of steps that are a multiple of it"`
+	SaveKeepBest  int `json:"save_keep_best" usage:"number of checkpoints with the best metric_for_best_model to keep"`
+	SaveKeepEvery int `json:"save_keep_every" usage:"also keep checkpoints at multiples of this number of steps"`
 	// AsyncSave writes checkpoints while training goes on. A save then copies the state into the host's memory, where
 	// it is until it is written, and waits for the one before. An error of the disk ends the run at the next step. The
 	// folder of a checkpoint appears when it is complete; the event save comes before and names the one before.
-	AsyncSave bool `json:"async_save" usage:"write checkpoints while training goes on"`
+	AsyncSave bool `json:"async_save" usage:"write checkpoints while training continues"`
 	// SaveOnEachNode is for hosts that share no folder: rank 0 sends what it saves (checkpoints and the final model) to
 	// the first rank of each other host, which writes it into an output_dir of the same path, so that a run can resume.
-	SaveOnEachNode bool `json:"save_on_each_node" usage:"save on each host: output_dir is a folder of its own there"`
+	SaveOnEachNode bool `json:"save_on_each_node" usage:"save on each host, where output_dir is a different folder"`
 	// SaveOnlyModel leaves out what only a resume needs.
 	SaveOnlyModel bool `json:"save_only_model" usage:"save only the model, not the state that a resume needs"`
 	// MaxShardSize is the most bytes that one file of saved weights may hold, as "5GB" or a number: a model with more
 	// is saved as several files with an index. It is an argument of transformers' save_pretrained.
-	MaxShardSize string `json:"max_shard_size" number:"true" usage:"most bytes of one file of saved weights, as 5GB or a number; more are split over several files"`
+	MaxShardSize string `json:"max_shard_size" number:"true" usage:"largest size of a file of saved weights, such as 5GB or a number of bytes; larger weights are divided among several files"`
 	// SaveOnInterrupt writes a checkpoint when Ctrl-C or SIGTERM ends the training.
 	SaveOnInterrupt bool `json:"save_on_interrupt" usage:"write a checkpoint when interrupted"`
 	// ResumeFromCheckpoint says where to resume from: "last" or "true" (the newest
 	// checkpoint of OutputDir) or a checkpoint's folder. Empty or "false" starts a new run.
-	ResumeFromCheckpoint string `json:"resume_from_checkpoint" path:"true" usage:"resume from a checkpoint: last, or its folder"`
+	ResumeFromCheckpoint string `json:"resume_from_checkpoint" path:"true" usage:"resume from a checkpoint: last, or a checkpoint's folder"`
 	// ResumeOnOtherData lets a run resume from a checkpoint that was saved with other training data or another
 	// tokenizer. Without it that is an error.
 	ResumeOnOtherData bool `json:"resume_on_other_data" resume:"fixed" usage:"resume although the training data or the tokenizer changed since the checkpoint"`
@@ -241,17 +241,17 @@ type TrainingArguments struct {
 	// IgnoreDataSkip lets a resumed run begin its epoch anew instead of going on at its place in the data. A stream
 	// that can only be read from its beginning then takes no time to resume, but the run sees other samples than an
 	// uninterrupted one.
-	IgnoreDataSkip bool `json:"ignore_data_skip" resume:"fixed" usage:"resume at the beginning of the epoch, not at the place in the data; the result then differs from that of an uninterrupted run"`
+	IgnoreDataSkip bool `json:"ignore_data_skip" resume:"fixed" usage:"resume at the beginning of the epoch, not at the checkpoint's position in the data; the result then differs from that of an uninterrupted run"`
 
 	// Device is where the run computes: auto (an accelerator if the machine and the program have one, else the CPU),
-	// cpu, a kind of device, of which each rank of a host takes one by its number there, or one device, as cuda:1.
-	Device string `json:"device" usage:"where to compute: auto (an accelerator if there is one), cpu, a kind of device (each rank of a host takes its own), or one device, as cuda:1"`
+	// cpu, a kind of device, of which each rank of a host takes one by its number there, or one device, such as cuda:1.
+	Device string `json:"device" usage:"where to compute: auto (an accelerator if there is one), cpu, a kind of device (each rank of a host takes its own), or one device, such as cuda:1"`
 	// NumReplicas is the number of ranks that run as goroutines of this process.
 	NumReplicas int `json:"num_replicas" usage:"number of ranks that run as goroutines of this process"`
 	// FSDP is how the model is spread over the ranks, by HuggingFace's words: full_shard, shard_grad_op, hybrid_shard,
 	// hybrid_shard_zero2 or no_shard, and auto_wrap, which changes nothing, since the units are the model's blocks. The
 	// one word true is full_shard, or what FSDPConfig says; false is none. See ShardStrategy.
-	FSDP []string `json:"fsdp" split:"," toggle:"true" usage:"spread parameters, gradients and optimizer state over the ranks: full_shard, shard_grad_op, hybrid_shard (over the ranks of each host) or hybrid_shard_zero2, or true|false; the bits stay the same"`
+	FSDP []string `json:"fsdp" split:"," toggle:"true" usage:"divide parameters, gradients and optimizer state among the ranks: full_shard, shard_grad_op, hybrid_shard (among the ranks of each host), hybrid_shard_zero2, true or false; the bits stay the same"`
 	// FSDPConfig is HuggingFace's fsdp_config, and DeepSpeed the configuration of DeepSpeed: a JSON or YAML file, or a
 	// JSON object. They fill other arguments, see ReadToolConfig; what both say must agree.
 	FSDPConfig string `json:"fsdp_config" usage:"JSON or YAML file (or JSON object) with HuggingFace's settings of fsdp; lockstep config FILE shows what its keys do"`
@@ -259,33 +259,33 @@ type TrainingArguments struct {
 	// FSDPTransformerLayerClsToWrap are the types of the modules whose parameters come and go together, and
 	// FSDPMinNumParams the least number of parameters of such modules; without them they are the model's blocks. Types
 	// have their Go names or those of transformers, as GPT2Block.
-	FSDPTransformerLayerClsToWrap []string `json:"fsdp_transformer_layer_cls_to_wrap" split:"," usage:"types of the modules whose parameters are gathered together, as GPT2Block; empty: the model's blocks"`
-	FSDPMinNumParams              int      `json:"fsdp_min_num_params" usage:"least number of parameters that are gathered together, instead of those of the model's blocks"`
+	FSDPTransformerLayerClsToWrap []string `json:"fsdp_transformer_layer_cls_to_wrap" split:"," usage:"types of the modules whose parameters are gathered together, such as GPT2Block; empty: the model's blocks"`
+	FSDPMinNumParams              int      `json:"fsdp_min_num_params" usage:"smallest number of parameters that are gathered together, instead of the model's blocks"`
 	// FSDPShareParameters gives ranks of one host whole parameters in memory that they share, in place of gathering
 	// them, where fsdp or zero_stage 3 shards them.
-	FSDPShareParameters bool `json:"fsdp_share_parameters" usage:"where parameters are sharded, ranks of one host have them once, in memory that they share, instead of gathering them"`
+	FSDPShareParameters bool `json:"fsdp_share_parameters" usage:"ranks of one host keep sharded parameters once, in shared memory, instead of gathering them"`
 	// FSDPIgnoredModules is a regular expression that the whole path of a module matches whose parameters stay whole on
 	// every rank, and FSDPPersistenceThreshold the number of elements from which a parameter comes and goes: the small
 	// ones stay (DeepSpeed's stage3_param_persistence_threshold).
-	FSDPIgnoredModules       string `json:"fsdp_ignored_modules" usage:"regular expression for the paths of modules whose parameters stay whole on every rank where the others come and go"`
-	FSDPPersistenceThreshold int    `json:"fsdp_persistence_threshold" usage:"parameters of fewer elements stay whole on every rank where the others come and go"`
+	FSDPIgnoredModules       string `json:"fsdp_ignored_modules" usage:"regular expression for the paths of modules whose parameters stay whole on every rank"`
+	FSDPPersistenceThreshold int    `json:"fsdp_persistence_threshold" usage:"parameters with fewer elements stay whole on every rank"`
 	// FSDPReduceDType is the dtype in which the gradients of a model that is spread over ranks travel. They are added
 	// in float32; bfloat16 rounds each micro-batch's first, which changes the result, though not with the number of
 	// ranks.
-	FSDPReduceDType ReduceDType `json:"fsdp_reduce_dtype" resume:"fixed" choices:"float32,bfloat16" usage:"dtype in which ranks exchange gradients that are sharded: float32, or bfloat16, which halves the bytes and rounds gradients"`
+	FSDPReduceDType ReduceDType `json:"fsdp_reduce_dtype" resume:"fixed" choices:"float32,bfloat16" usage:"dtype in which ranks exchange sharded gradients: float32, or bfloat16, which halves the bytes and rounds gradients"`
 	// OffloadOptimizer is where the optimizer's state is, and OffloadParams where a rank's shards of parameters are, or
 	// on one rank the parameters. On disk they are in files of OffloadDir, which have no names, or of output_dir's
 	// offload. Neither changes a bit of a result.
 	OffloadOptimizer Offload `json:"offload_optimizer" choices:"none,cpu,disk" usage:"where the optimizer's state is: none (the device's memory), cpu (the host's), or disk (mapped files in offload_dir, for states that are larger than memory)"`
-	OffloadParams    Offload `json:"offload_params" choices:"none,cpu,disk" usage:"where the parameters of a single rank, or a rank's shards of them under full_shard, are between passes: none, cpu or disk"`
-	OffloadDir       string  `json:"offload_dir" path:"true" usage:"folder for what is offloaded to disk; empty is output_dir/offload"`
+	OffloadParams    Offload `json:"offload_params" choices:"none,cpu,disk" usage:"where a single rank's parameters, or a rank's shards under full_shard, are between passes: none, cpu or disk"`
+	OffloadDir       string  `json:"offload_dir" path:"true" usage:"folder for offloading to disk; empty: output_dir/offload"`
 	// ZeroStage is the stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the
 	// parameters too, as fsdp full_shard does.
-	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
+	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 divides the optimizer's state among the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
 	// PPSize, DPReplicateSize, DPShardSize, CPSize or SPSize, and TPSize are the sizes of the mesh that the ranks form.
 	// Their product is the number of ranks; see accelerate.MeshOf for what 0 leaves open along
 	// dp_replicate and dp_shard.
-	PPSize int `json:"pp_size" usage:"ranks that divide the layers (pipelines)"`
+	PPSize int `json:"pp_size" usage:"ranks that divide the layers (pipeline parallelism)"`
 	// PPSchedule is the order of a pipeline's passes, see docs/three-dimensions.md. The micro-batches of a step are
 	// those of GradientAccumulationSteps. PPSplit is the number of parts of the model (models.Pipelined) that each
 	// stage has; by default it follows from what the parts cost.
@@ -293,8 +293,8 @@ type TrainingArguments struct {
 	PPSplit    []string `json:"pp_split" split:"," usage:"parts in each stage, such as 3,2,2; empty: by FLOPs"`
 	// DPReplicateSize is how many times the ranks have the model, each spread over DPShardSize ranks: as by
 	// FullShard, unless FSDP or ZeroStage says otherwise. With hybrid_shard, and neither size, each host has it once.
-	DPReplicateSize int `json:"dp_replicate_size" usage:"replicas of the model; 0: those that the other sizes leave"`
-	DPShardSize     int `json:"dp_shard_size" usage:"ranks that share a replica, as full_shard or what fsdp says"`
+	DPReplicateSize int `json:"dp_replicate_size" usage:"replicas of the model; 0: all ranks divided by the other sizes"`
+	DPShardSize     int `json:"dp_shard_size" usage:"ranks that divide a replica among them, as fsdp says or else as full_shard"`
 	CPSize          int `json:"cp_size" usage:"ranks that divide the tokens of sequences (context parallelism)"`
 	SPSize          int `json:"sp_size" usage:"accelerate's name for cp_size with cp_strategy ulysses"`
 	// CPStrategy is how attention gets the keys and values of other ranks along cp, see docs/three-dimensions.md.
@@ -302,25 +302,25 @@ type TrainingArguments struct {
 	// each rank along cp. Runs with the same number have the same bits on any number of them, except by ring. A
 	// checkpoint keeps it.
 	CPStrategy CPStrategy `json:"cp_strategy" choices:"gather,ulysses,ring" usage:"how ranks exchange keys"`
-	CPChunks   int        `json:"cp_chunks" resume:"fixed" usage:"chunks of a sequence; 0: 2 per rank along cp"`
-	TPSize     int        `json:"tp_size" usage:"ranks that divide the matrices of each layer (tensors)"`
+	CPChunks   int        `json:"cp_chunks" resume:"fixed" usage:"chunks of a sequence; 0: 2 for each rank of cp_size"`
+	TPSize     int        `json:"tp_size" usage:"ranks that divide the matrices of each layer (tensor parallelism)"`
 	// TPPlan is how the layers are divided among the ranks along tp: styles by the paths of modules, in which *
 	// stands for one element, as in transformers' base_model_tp_plan; see docs/three-dimensions.md. They take the place
 	// of those that the model's own plan (models.TensorParallel) has for the same path. nil, or the text auto, changes
 	// none.
-	TPPlan map[string]any `json:"tp_plan" resume:"fixed" unset:"auto" usage:"styles by module: JSON, or its file"`
+	TPPlan map[string]any `json:"tp_plan" resume:"fixed" unset:"auto" usage:"how each module is divided: a JSON object or file"`
 	// TPParts is how many parts each sum has that the ranks along tp share. Runs with the same number have the same
 	// bits on any TPSize that divides it; one rank then forms the parts by itself. 0 with a TPSize above 1 is
 	// DeterministicRanks, or fewer where the model's heads or features do not divide into as many; on one rank it
 	// leaves the sums whole. A resume keeps those of the checkpoint unless another number is given.
-	TPParts int `json:"tp_parts" resume:"fixed" usage:"parts of each sum that ranks share; 0: by tp_size and model"`
+	TPParts int `json:"tp_parts" resume:"fixed" usage:"parts of each sum over the tensor-parallel ranks; 0: from tp_size and the model"`
 	// ParallelismConfig is accelerate's object of that name, and DistributedConfig that of transformers: a JSON or YAML
 	// file, or a JSON object. They set sizes as FSDPConfig fills other arguments.
-	ParallelismConfig string `json:"parallelism_config" usage:"accelerate's ParallelismConfig: a file or object"`
-	DistributedConfig string `json:"distributed_config" usage:"transformers' DistributedConfig: a file or object"`
+	ParallelismConfig string `json:"parallelism_config" usage:"accelerate's ParallelismConfig: a file or a JSON object"`
+	DistributedConfig string `json:"distributed_config" usage:"transformers' DistributedConfig: a file or a JSON object"`
 	// FSDPStateDictType is the form of the checkpoints of a model that is spread over ranks, under the name that
 	// HuggingFace's fsdp_config has as state_dict_type. Without fsdp and zero_stage it changes nothing.
-	FSDPStateDictType StateDictType `json:"fsdp_state_dict_type" choices:"full_state_dict,sharded_state_dict" usage:"checkpoints of a model that is spread over ranks: full_state_dict (the files of a model that is not), or sharded_state_dict (each rank writes its part; any number of ranks can resume, and lockstep merge-weights makes one file)"`
+	FSDPStateDictType StateDictType `json:"fsdp_state_dict_type" choices:"full_state_dict,sharded_state_dict" usage:"checkpoints of a sharded model: full_state_dict (the files of an unsharded model), or sharded_state_dict (each rank writes its part; any number of ranks can resume, and lockstep merge-weights makes one file)"`
 	// DDPBackend is the engine that connects ranks in different processes.
 	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp,nccl,mpi" usage:"engine that connects ranks in different processes; auto and gloo use shared memory on one host, otherwise tcp; mpi needs a program that imports comm/mpi and is built with -tags mpi, nccl one that imports comm/nccl and is built with -tags cuda"`
 	// DDPTimeout is the deadline of each collective call, in seconds.
@@ -334,16 +334,16 @@ type TrainingArguments struct {
 	DDPCommStateOption map[string]any `json:"ddp_comm_state_option" resume:"fixed" usage:"the communication hook's own settings, a JSON object (power_sgd: matrix_approximation_rank, start_powerSGD_iter, min_compression_rate, use_error_feedback, warm_start, random_seed; int8: block_size; top_k: density, use_error_feedback)"`
 	// LocalSGDSteps makes ranks step on their own and average their parameters after every so many steps (local SGD).
 	// 0 exchanges the gradients of every step. The bits then depend on the number of ranks.
-	LocalSGDSteps int `json:"local_sgd_steps" resume:"fixed" usage:"ranks step on their own and average their parameters after every so many steps (local SGD); lossy; 0: they exchange the gradients of every step"`
+	LocalSGDSteps int `json:"local_sgd_steps" resume:"fixed" usage:"ranks step independently and average their parameters after each of this number of steps (local SGD); lossy; 0: they exchange gradients in every step"`
 	// StartLocalSGDIter is the number of steps at first whose gradients are exchanged (post-local SGD).
-	StartLocalSGDIter int `json:"start_local_sgd_iter" resume:"fixed" usage:"with local_sgd_steps, the number of steps at first whose gradients are exchanged all the same (post-local SGD)"`
+	StartLocalSGDIter int `json:"start_local_sgd_iter" resume:"fixed" usage:"with local_sgd_steps, the number of steps before it begins, in which ranks exchange gradients (post-local SGD)"`
 	// DDPBroadcastBuffers keeps buffers, such as batch norm's running statistics, the same on
 	// all ranks: they follow the micro-batches of all ranks, in order. Without it those of each
 	// rank follow its own, and rank 0's are saved. All start with rank 0's in both cases.
-	DDPBroadcastBuffers bool `json:"ddp_broadcast_buffers" resume:"fixed" usage:"running statistics follow the micro-batches of all ranks; off: those of each rank follow its own"`
+	DDPBroadcastBuffers bool `json:"ddp_broadcast_buffers" resume:"fixed" usage:"batch norm's running statistics include the micro-batches of all ranks; off: each rank's include only its own"`
 	// DDPReductionOrder is the order in which ranks' gradients are added. With "fast"
 	// the bits depend on the number of ranks.
-	DDPReductionOrder ReductionOrder `json:"ddp_reduction_order" resume:"fixed" choices:"tree,fast" usage:"order in which gradients of ranks are added: tree (same bits on any number of ranks), or fast"`
+	DDPReductionOrder ReductionOrder `json:"ddp_reduction_order" resume:"fixed" choices:"tree,fast" usage:"order in which the ranks' gradients are added: tree (same bits on any number of ranks) or fast"`
 	// DDPFindUnusedParameters allows steps that do not use a parameter. It costs nothing.
 	// Without it such a step is an error that names the parameter.
 	DDPFindUnusedParameters bool `json:"ddp_find_unused_parameters" usage:"allow parameters that a step does not use; off: an error"`
@@ -363,7 +363,7 @@ type TrainingArguments struct {
 	// Seed is the seed of all random streams.
 	Seed uint64 `json:"seed" resume:"fixed" usage:"seed of all random streams"`
 	// DataSeed is the seed of the order of samples. nil is Seed.
-	DataSeed *uint64 `json:"data_seed" resume:"fixed" usage:"seed of the order of samples; none: as seed"`
+	DataSeed *uint64 `json:"data_seed" resume:"fixed" usage:"seed of the order of samples; none: seed"`
 	// DeterministicRanks is a power of two: on 1, 2, 4, … up to this many ranks
 	// results have the same bits. Another value groups sums differently and
 	// therefore gives other bits.
@@ -381,7 +381,7 @@ type TrainingArguments struct {
 	TrainSamplingStrategy Sampling `json:"train_sampling_strategy" resume:"fixed" choices:"random,sequential,group_by_length" usage:"order of training samples"`
 	// DataSharding is how the ranks share the training samples. Under ShardingHuggingFace what a rank sees, and so the
 	// bits of the result, depends on the number of ranks.
-	DataSharding Sharding `json:"data_sharding" resume:"fixed" choices:"lockstep,huggingface,torch" usage:"how ranks share the training samples: lockstep (same bits on any number of ranks, nothing repeated) | huggingface (accelerate's rules) | torch (DistributedSampler's indices)"`
+	DataSharding Sharding `json:"data_sharding" resume:"fixed" choices:"lockstep,huggingface,torch" usage:"how ranks share the training samples: lockstep (same bits on any number of ranks, no repeated samples), huggingface (accelerate's rules) or torch (DistributedSampler's indices)"`
 	// AcceleratorConfig holds accelerate's settings of DataSharding huggingface: split_batches and even_batches. See
 	// BatchSharding.
 	AcceleratorConfig map[string]any `json:"accelerator_config" resume:"fixed" plain:"{\"split_batches\": false, \"dispatch_batches\": false, \"even_batches\": true, \"use_seedable_sampler\": true, \"non_blocking\": false, \"use_configured_state\": false}" usage:"accelerate's settings of data_sharding huggingface, a JSON object: split_batches (false), even_batches (true)"`

@@ -22,10 +22,10 @@ const configUsage = `usage: lockstep config FILE [FLAGS]
 Shows what the keys of a configuration file mean here: one of DeepSpeed (--deepspeed FILE of a
 training program), of FSDP in HuggingFace's form (--fsdp_config FILE), of accelerate
 (lockstep launch --config_file FILE), accelerate's ParallelismConfig (--parallelism_config FILE) or
-transformers' DistributedConfig (--distributed_config FILE). Each key is used, has no effect here, or is refused
-because ignoring it would change the result. A key that the file does not have is listed as
-"default" where the other tool's default changes the result. "auto" stands for what the
-arguments say. The exit code is 1 if a key is refused or unknown.
+transformers' DistributedConfig (--distributed_config FILE). Each key is used, has no effect
+here, or is refused because ignoring it would change the result. A key that the file lacks is
+listed as "default" if the other tool's default changes the result. "auto" means the value of
+the argument. The exit code is 1 if a key is refused or unknown.
 
 `
 

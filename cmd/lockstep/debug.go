@@ -17,13 +17,13 @@ import (
 const debugUsage = `usage: lockstep debug flight DIR
        lockstep debug flight --pid PID [--pid PID …]
 
-Reads the flight records in DIR and says, for each group of ranks, which call did not end, who
-did not come to it and who called something else. Ranks write them when their group fails, to
-the folder that the launcher and the ranks' log name, and on SIGUSR2.
+Reads the flight records in DIR and reports, for each group of ranks, which call did not finish,
+which ranks did not join it, and which called something else. Ranks write records when their
+group fails, to the folder that the launcher and the ranks' log name, and on SIGUSR2.
 
-With --pid it makes a running process write its records first: a rank, or a launcher for all
-ranks that it started. They run on. A call that ranks wait in is no fault by itself: ask again,
-and see whether it is the same.
+With --pid it first makes a running process write its records: a rank, or a launcher for all
+ranks that it started. They continue to run. A call in which ranks wait is not a fault by
+itself: run the command again, and see whether the call is still the same.
 
 `
 

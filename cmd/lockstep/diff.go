@@ -21,14 +21,14 @@ import (
 
 const diffUsage = `usage: lockstep diff RUN RUN [FLAGS]
 
-Finds the first step in which two runs diverge, and in what: the data, the losses, the gradients, the
-learning rate, the optimizer's state or the weights, of which parameters and on which ranks. RUN is
-the output folder of a run with --record_hashes step. The runs may have had any number of ranks.
-Settings that differ are listed.
+Finds the first step in which two runs diverge, and what differs: the data, losses, gradients,
+learning rate, optimizer state or weights, of which parameters and on which ranks. RUN is the output
+folder of a run with --record_hashes step. The runs may have had any number of ranks. The command
+also lists settings that differ.
 
-Then it prints the commands that rerun both programs, from the last checkpoint before that step that
-both have, and record what each module computes in it. With --replay it runs them and names the
-first module whose result differs. If the runs have no hashes, it compares their checkpoints.
+Then it prints commands that rerun both programs, from the last checkpoint before that step that both
+have, and record the result of each module in that step. With --replay it runs these commands and
+names the first module whose result differs. If the runs have no hashes, it compares their checkpoints.
 
 The exit code is 0 if the runs have the same bits, 1 if they do not, and 2 after an error.
 
@@ -50,7 +50,7 @@ func (p *program) diff(argv []string) int {
 	d := &differ{program: p}
 	fs := pflag.NewFlagSet("diff", pflag.ContinueOnError)
 	fs.BoolVar(&d.replay, "replay", false, "rerun both programs up to the step in which they diverge")
-	fs.StringVar(&d.into, "replay_dir", "", "new folder for what the replays write (default: lockstep-diff)")
+	fs.StringVar(&d.into, "replay_dir", "", "new folder for the output of the replays (default: lockstep-diff)")
 	fs.BoolVar(&d.json, "json", false, "print JSON")
 	if code, done := p.parse(fs, argv, diffUsage); done {
 		return code

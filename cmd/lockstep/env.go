@@ -20,9 +20,9 @@ import (
 
 const envUsage = `usage: lockstep env [FLAGS]
 
-Shows the place in a distributed job that a program started here would take, and the
-variable that each value comes from; then what the machine offers. The exit code is 1 if
-the environment is set by half or contradicts itself.
+Shows the rank and world size that a program started here would have, and the variable that
+each value comes from; then the resources of the machine. The exit code is 1 if the
+variables are incomplete or contradict each other.
 
 `
 

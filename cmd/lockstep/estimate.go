@@ -22,30 +22,30 @@ const estimateUsage = `usage: lockstep estimate-memory MODEL [FLAGS]
 
 Prints how much memory the tensors of a training run need on each rank. MODEL is a saved model's
 folder, a config.json, the name of a published model (gpt2), or org/name of HuggingFace's Hub, from
-which config.json alone is downloaded; weights are not read. The command
-runs the steps on a meta device, which has shapes and no values, so it counts what a run allocates.
-A process needs some ten MiB more, and a few percent for free memory between blocks.
+which only config.json is downloaded; weights are not read. The command runs the steps on a meta
+device, which has shapes but no values, and counts what they allocate. A process needs some ten MiB
+more, and a few percent for free memory between blocks.
 
-  gradients       with the partial sums of micro-batches, whose number follows from
+  gradients       include the partial sums of micro-batches, whose number depends on
                   deterministic_ranks
-  activations     what the other rows leave of the peak. The peak is less than gradients and
-                  activations together, since the backward pass frees one as it makes the other
-  gathered units  under --fsdp and --zero_stage, at most, whole parameters and gradients of units;
-                  a part of "activations" if they exist at the peak
-  start           the peak before the first step, when the model is whole and is cut
+  activations     the rest of the peak. They are less than all activations, since the backward pass
+                  frees activations as it makes gradients
+  gathered units  under --fsdp and --zero_stage, the largest memory of units with whole parameters
+                  and gradients; a part of "activations" if they exist at the peak
+  start           the peak before the first step, while the whole model is divided
 
 With --fsdp or --zero_stage the rows are those of one rank. With several ranks a table compares the
-strategies; "shared" is full_shard for the ranks of one host, which share one copy of the parameters.
+strategies; "shared" is full_shard with one copy of the parameters for the ranks of each host.
 With --tp_size and --cp_size a rank has its parts of matrices, and the activations of its tokens.
-With --pp_size above 1 a table has each rank of a pipeline, whose step has as many micro-batches as
-gradient_accumulation_steps. --deepspeed and --fsdp_config read the files that training programs
-read; "auto" in them takes the value of the flag.
+With --pp_size above 1 a table has a row for each rank of a pipeline, whose step has
+gradient_accumulation_steps micro-batches. --deepspeed and --fsdp_config read the files that
+training programs read; "auto" in them means the value of the flag.
 
 `
 
 // estimateSettings are those of the command beside TrainingArguments.
 type estimateSettings struct {
-	Ranks int  `json:"ranks" usage:"ranks of the run; several ranks sum their gradients; 0: num_replicas"`
+	Ranks int  `json:"ranks" usage:"ranks of the run, which sum their gradients; 0: num_replicas"`
 	JSON  bool `json:"json" usage:"print JSON"`
 }
 

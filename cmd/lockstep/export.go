@@ -21,10 +21,10 @@ import (
 
 const exportUsage = `usage: lockstep export MODEL [FLAGS]
 
-Writes a saved language model as one GGUF file, for llama.cpp, ollama and what is built on them. MODEL is a folder that
+Writes a saved language model as one GGUF file, for llama.cpp, ollama and programs that use them. MODEL is a folder that
 training or transformers saved, a GGUF file, or a model of HuggingFace's Hub as org/name. The file has the weights, the
-tokenizer and the chat template. What llama.cpp would compute otherwise is an error that names it, and then nothing is
-written. The file appears as a whole or not at all, and replaces none unless --overwrite is given.
+tokenizer and the chat template. If llama.cpp would compute a part of the model differently, the command writes nothing,
+and the error names that part. The file is written whole or not at all; --overwrite replaces an existing one.
 
   lockstep export out/tuned --dtype q8_0 --output tuned.gguf --modelfile
   ollama create tuned -f Modelfile
@@ -50,11 +50,11 @@ func (f *exportFlags) flagSet() *pflag.FlagSet {
 		"dtype of matrices: f32, f16, bf16, q8_0 (8 bits) or auto, that of the weights; norms and biases are f32")
 	fs.StringVarP(&f.output, "output", "o", "", "the file (default: MODEL-DTYPE.gguf in the working directory)")
 	fs.StringVar(&f.options.Adapter, "adapter", "",
-		"a LoRA adapter that is merged into the weights: its folder, or its name on the Hub")
+		"a LoRA adapter to merge into the weights: its folder, or its name on the Hub")
 	fs.StringVar(&f.revision, "revision", "", "branch, tag or commit of a model of the Hub (default: main)")
 	fs.StringVar(&f.options.Name, "name", "", "name of the model in the file (default: MODEL's)")
 	fs.BoolVar(&f.modelfile, "modelfile", false, "write ollama's Modelfile beside it: template, stop words, sampling")
-	fs.BoolVar(&f.write.Overwrite, "overwrite", false, "replace files that are there")
+	fs.BoolVar(&f.write.Overwrite, "overwrite", false, "replace existing files")
 	return fs
 }
 

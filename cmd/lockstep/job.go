@@ -25,9 +25,9 @@ import (
 
 // modelSettings name a model and its samples.
 type modelSettings struct {
-	Model    string `json:"model_name_or_path" usage:"the MODEL, instead of a word"`
+	Model    string `json:"model_name_or_path" usage:"MODEL, given as a flag"`
 	Revision string `json:"revision" usage:"branch, tag or commit of a model of the Hub (default: main)"`
-	Length   int    `json:"length" usage:"tokens per sample, or pixels per side; 0: as many as the model has"`
+	Length   int    `json:"length" usage:"tokens per sample, or pixels per side; 0: the model's size"`
 	DType    string `json:"dtype" choices:"float32,bfloat16,float16,float64" usage:"dtype of the parameters"`
 }
 

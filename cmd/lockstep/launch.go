@@ -21,22 +21,23 @@ import (
 
 const launchUsage = `usage: lockstep launch [FLAGS] [--] PROGRAM [ARGUMENTS]
 
-Starts PROGRAM as nproc_per_node ranks on this host, with torchrun's environment. If one
-fails, all are ended, and started again max_restarts times. Ctrl-C, SIGTERM, SIGHUP, SIGQUIT and
-SIGUSR1 reach all ranks; who has not ended after the grace time is killed; a second Ctrl-C kills
-at once. The exit code is that of the rank that failed first, 128 + n for signal n, 2 for wrong
-settings. A closed standard output or error ends nothing.
+Starts PROGRAM as nproc_per_node ranks on this host, with torchrun's environment. If a rank fails,
+the launcher ends the others, and restarts all of them up to max_restarts times. It passes Ctrl-C,
+SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 to all ranks, and kills those that have not ended after
+grace_period; a second Ctrl-C kills them immediately. The exit code is that of the rank that failed
+first, 128 + n for signal n, or 2 for wrong settings. The job continues if standard output or
+standard error is closed.
 
-For several hosts start it on each, with the same nnodes, nproc_per_node, master_addr and
-master_port, another node_rank, and the same secret in LOCKSTEP_JOB_TOKEN (or in a file that
+For several hosts, start it on each with the same nnodes, nproc_per_node, master_addr and
+master_port, a different node_rank, and the same secret in LOCKSTEP_JOB_TOKEN (or in a file that
 only its owner can read, named by LOCKSTEP_JOB_TOKEN_FILE).
 
-With nnodes MIN:MAX hosts may join and leave while the job runs. Start it on each with the same
-nnodes, nproc_per_node, rdzv_endpoint and secret. When a host comes, or gets SIGTERM, all ranks
-save, and are started again on the hosts that are there; when one is lost, they go on from the
-last checkpoint, and it takes part again once its link is back. The bits stay those of an
-undisturbed run. A round has as many hosts as divide MAX; further ones wait. A host with another
-secret ends at once (exit code 2), and the one that serves warns of it and goes on.
+With nnodes MIN:MAX, hosts may join and leave while the job runs. Start it on each with the same
+nnodes, nproc_per_node, rdzv_endpoint and secret. When a host joins, or gets SIGTERM, all ranks
+save, and restart on the present hosts. When a host is lost, they continue from the last
+checkpoint; it joins again once its link is back. The bits are those of an undisturbed run. The
+number of hosts in use divides MAX; further hosts wait. A host with another secret ends immediately
+(exit code 2); the host at rdzv_endpoint logs a warning and continues.
 
 Flags are torchrun's, and may be written with - or _. PET_<FLAG> in the environment sets a
 flag that is not given.

@@ -49,28 +49,28 @@ func (f *launchFlags) flagSet() *pflag.FlagSet {
 	f.rejoin = seconds(launch.DefaultRejoin)
 	fs := pflag.NewFlagSet("launch", pflag.ContinueOnError)
 	fs.SetInterspersed(false) // what follows PROGRAM is its own
-	fs.StringVar(&f.nproc, "nproc_per_node", "1", "ranks on each host: a number, or auto for one on each core")
+	fs.StringVar(&f.nproc, "nproc_per_node", "1", "ranks on each host: a number, or auto for one for each core")
 	fs.StringVar(&f.nodes, "nnodes", "1",
 		"number of hosts, or MIN:MAX: hosts may then join and leave while the job runs")
 	fs.IntVar(&f.nodeRank, "node_rank", 0, "number of this host, from 0")
 	fs.StringVar(&f.masterAddr, "master_addr", "", "host of rank 0 (default 127.0.0.1 on a single host)")
 	fs.IntVar(&f.masterPort, "master_port", 0,
 		fmt.Sprintf("TCP port of rank 0; 0 takes a free one on a single host, %d on several", env.DefaultMasterPort))
-	fs.BoolVar(&f.standalone, "standalone", false, "a single host and a free port, whatever else is set for rank 0")
+	fs.BoolVar(&f.standalone, "standalone", false,
+		"use a single host and a free port, and ignore other settings of rank 0's address")
 	fs.StringVar(&f.backend, "rdzv_backend", "static",
 		"static; c10d is accepted on a single host, and with MIN:MAX hosts")
 	fs.StringVar(&f.endpoint, "rdzv_endpoint", "",
-		"HOST[:PORT], instead of master_addr and master_port; with MIN:MAX hosts an "+
-			"address of one that stays until the end")
-	fs.Var(&f.lastCall, "last_call", "with MIN:MAX hosts: time for others to come once there are MIN")
-	fs.Var(&f.rejoin, "rejoin_timeout", "with MIN:MAX hosts: time in which a host that has lost its link looks for "+
-		"the others again")
+		"HOST[:PORT], instead of master_addr and master_port; with MIN:MAX hosts, a host that stays until the end")
+	fs.Var(&f.lastCall, "last_call", "with MIN:MAX hosts: time to wait for more hosts once there are MIN")
+	fs.Var(&f.rejoin, "rejoin_timeout", "with MIN:MAX hosts: how long a host that has lost its link tries to "+
+		"reach the others")
 	fs.StringVar(&f.id, "rdzv_id", "", "name of the job")
-	fs.IntVar(&f.maxRestarts, "max_restarts", 0, "how many times all ranks are started again after a failure")
-	fs.Var(&f.restartDelay, "restart_delay", "time before the first restart; it doubles, up to a minute, while "+
-		"restarts fail")
-	fs.Var(&f.monitor, "monitor_interval", "how often killed process groups are looked at until they are empty; ends "+
-		"are noticed at once")
+	fs.IntVar(&f.maxRestarts, "max_restarts", 0, "how many times to restart all ranks after a failure")
+	fs.Var(&f.restartDelay, "restart_delay", "time before the first restart; it doubles after each failed "+
+		"restart, up to a minute")
+	fs.Var(&f.monitor, "monitor_interval", "how often the launcher checks whether killed process groups are "+
+		"empty; it notices the end of a rank immediately")
 	fs.StringVar(&f.role, "role", launch.DefaultRole, "torchrun's ROLE_NAME")
 	fs.StringVar(&f.logDir, "log_dir", "", "write attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json} in a "+
 		"new folder below this one")
@@ -79,13 +79,13 @@ func (f *launchFlags) flagSet() *pflag.FlagSet {
 	fs.StringVarP(&f.tee, "tee", "t", "0", "streams that go to log files and to the console")
 	fs.IntSliceVar(&f.localRanksFilter, "local_ranks_filter", nil, "local ranks whose output is shown (default all)")
 	fs.Var(&f.grace, "grace_period", "time between a signal and SIGKILL")
-	fs.Var(&f.settle, "settle_time", "time that the others have after a failure to report it before they get SIGTERM")
+	fs.Var(&f.settle, "settle_time", "time after a failure in which the other ranks may report it before they get SIGTERM")
 	fs.StringSliceVar(&f.signals, "signals_to_handle", handled,
 		"signals that are forwarded and end the job")
 	fs.StringVar(&f.configFile, "config_file", "",
-		"accelerate's configuration file (YAML or JSON), for the flags that "+
-			"are not given and settings of PROGRAM; lockstep config FILE shows what its keys do")
-	fs.BoolVar(&f.noPython, "no_python", false, "accepted: PROGRAM is always started as it is")
+		"accelerate's configuration file (YAML or JSON), for flags that are not given and for settings of PROGRAM; "+
+			"lockstep config FILE shows what its keys do")
+	fs.BoolVar(&f.noPython, "no_python", false, "accepted without effect: PROGRAM is always started directly")
 	return fs
 }
 

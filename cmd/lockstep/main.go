@@ -62,13 +62,13 @@ type command struct {
 func commands() []command {
 	return []command{
 		{launchCommand, "start a program as several ranks on this host and monitor them", (*program).launch},
-		{"env", "show the rank of this process, where it comes from, and what the machine offers", (*program).env},
+		{"env", "show the rank of this process, the variables it comes from, and the machine's resources", (*program).env},
 		{"estimate-memory", "estimate how much memory training a model takes", (*program).estimateMemory},
 		{"simulate", "predict the step of a pipeline, or of a whole job", (*program).simulate},
 		{"prove", "train a small model on many arrangements of ranks, and compare their bits", (*program).prove},
 		{"diff", "find the first step, op and rank in which two runs diverge", (*program).diff},
 		{"config", "show what a configuration file of DeepSpeed, FSDP or accelerate means here", (*program).config},
-		{"merge-weights", "make a saved model of the pieces of a sharded checkpoint", (*program).mergeWeights},
+		{"merge-weights", "merge a sharded checkpoint into a saved model", (*program).mergeWeights},
 		{"export", "write a saved model as a GGUF file, for llama.cpp and ollama", (*program).export},
 		{"debug", "find the rank that made a job fail, from the flight records", (*program).debug},
 		{"version", "show the version", (*program).version},

@@ -16,13 +16,14 @@ import (
 
 const mergeUsage = `usage: lockstep merge-weights CHECKPOINT OUTPUT [FLAGS]
 
-Makes a saved model, as transformers and LoadPretrained read it, of the pieces that the ranks
-of a sharded run have written (fsdp_state_dict_type sharded_state_dict). CHECKPOINT is a
-checkpoint's folder, or a run's, whose last checkpoint is taken; its files are verified first.
-The result has the bytes that a run without shards would have saved. A saved model's folder is
-taken too, to merge the files of its weights into one, or to split them anew. One array at a
-time is in memory. CHECKPOINT stays as it is, and so does what else OUTPUT holds: files of the
-same names that this command did not write are an error, and so are weights that are NaN.
+Merges the pieces that the ranks of a sharded run wrote (fsdp_state_dict_type
+sharded_state_dict) into a saved model, which transformers and LoadPretrained read. CHECKPOINT
+is a checkpoint's folder, or a run's folder, whose last checkpoint is used; its files are
+verified first. The result has the bytes that an unsharded run would have saved. CHECKPOINT may
+also be the folder of a saved model, to merge its files of weights, or to divide them
+differently. Only one array at a time is in memory. CHECKPOINT and other files in OUTPUT do not
+change. It is an error if OUTPUT has files of the same names that this command did not write,
+or if weights are NaN or infinite.
 
 `
 
@@ -36,9 +37,9 @@ type mergeFlags struct {
 func (f *mergeFlags) flagSet() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("merge-weights", pflag.ContinueOnError)
 	fs.StringVar(&f.maxShardSize, "max_shard_size", "",
-		"most bytes of one file of weights, as 5GB or a number; more are split over several files (default: no limit)")
+		"largest size of a file of weights, such as 5GB or a number of bytes; larger weights are divided among several files (default: no limit)")
 	fs.BoolVar(&f.optimizer, "optimizer", false, "write the optimizer's state too, as optimizer.safetensors")
-	fs.BoolVar(&f.nonfinite, "allow_nonfinite", false, "merge weights that are NaN or infinite, too")
+	fs.BoolVar(&f.nonfinite, "allow_nonfinite", false, "also merge weights that are NaN or infinite")
 	return fs
 }
 

@@ -18,14 +18,14 @@ import (
 
 const proveUsage = `usage: lockstep prove [FLAGS]
 
-Trains a small GPT-2 (830,000 parameters, dropout, AdamW, clipping) again and again: on one rank, on
+Trains a small GPT-2 (830,000 parameters, dropout, AdamW, clipping) repeatedly: on one rank, on
 goroutines and on processes, with a rank that is killed, with ranks that become fewer and more, with
-sharded parameters, divided matrices, in a pipeline, and with all three at once. After each run it
-prints a hash of all losses and norms, and of the weights and the optimizer's state at the end. All
-have the same hash, since sums that ranks along tp share have 4 parts on one rank too (tp_parts). A
-control without parts must have another. It takes a minute or two on two cores.
+sharded parameters, with divided matrices, in a pipeline, and with all three together. After each run
+it prints a hash of all losses and norms, and of the final weights and optimizer state. All hashes
+must be equal; sums over tensor-parallel ranks have 4 parts on one rank too (tp_parts). A control
+run without parts must have another hash. The command takes a minute or two on two cores.
 
-The exit code is 0 if every hash is what it must be, 1 if one is not, or after an error.
+The exit code is 0 if every hash is as expected, and 1 otherwise or after an error.
 
 `
 
@@ -38,7 +38,7 @@ func (p *program) proveRank([]string) int { return training.Run(proof.Rank) }
 // prove trains on many arrangements of ranks and compares their bits.
 func (p *program) prove(argv []string) int {
 	fs := pflag.NewFlagSet("prove", pflag.ContinueOnError)
-	dir := fs.String("dir", "", "folder for what the runs write, which goes again (default: a temporary one)")
+	dir := fs.String("dir", "", "folder for the output of the runs, deleted at the end (default: a temporary one)")
 	if code, done := p.parse(fs, argv, proveUsage); done {
 		return code
 	}

@@ -23,8 +23,8 @@ const simulateUsage = `usage: lockstep simulate [FLAGS]
 
 Predicts one step of a pipeline, without computing it: its time, the idle time and the peak
 activations of each rank, and a drawing of the passes. --pp_schedule is the name of a schedule, or
-a table in PyTorch's format (FILE.csv), which is checked first; the error of a deadlock names the
-passes that wait for each other. Without --pp_schedule a table compares all schedules. --costs are
+a table in PyTorch's format (FILE.csv), which the command checks first; if the table deadlocks, the
+error names the passes that wait for each other. Without --pp_schedule a table compares all schedules. --costs are
 the times of a rank's forward pass, input gradient and weight gradient for one micro-batch, in any
 unit. Activations are counted in micro-batches.
 
@@ -50,12 +50,12 @@ func (f *simulateFlags) flagSet() *pflag.FlagSet {
 	fs.IntVar(&f.of.Ranks, "pp_size", 0, "ranks of the pipeline (default: 4, or those of the file)")
 	fs.IntVar(&f.of.MicroBatches, "micro_batches", 0,
 		"micro-batches of a step (default: two for each rank, or those of the file)")
-	fs.IntVar(&f.of.StagesPerRank, "stages_per_rank", 0, "stages of each rank; 0: as few as the schedule permits")
+	fs.IntVar(&f.of.StagesPerRank, "stages_per_rank", 0, "stages of each rank; 0: the smallest number that the schedule permits")
 	fs.Float64SliceVar(&f.costs, "costs", []float64{1, 1, 1}, "F,I,W: the times of a rank's three passes")
 	fs.Float64Var(&f.transfer, "transfer", 0, "the time of a message between two stages")
 	fs.StringVar(&f.format, "format", formats[0],
 		"text; json; csv: the schedule's table; lowered_csv: the same with messages; svg: a picture")
-	fs.BoolVar(&f.draw, "draw", false, "draw the step even if that takes more than 200 lines")
+	fs.BoolVar(&f.draw, "draw", false, "draw the step even if it takes more than 200 lines")
 	return fs
 }
 

@@ -25,18 +25,18 @@ const simulateJobUsage = `usage: lockstep simulate MODEL [FLAGS]
        lockstep simulate --mesh AXES [FLAGS]
 
 Predicts a step of a whole job: its time, and for each rank how long it computes and waits, its
-memory and what it sends. MODEL is a saved model's folder, a config.json, org/name of the Hub, or the
+memory and the bytes that it sends. MODEL is a saved model's folder, a config.json, org/name of the Hub, or the
 name of a published model, by default gpt2; weights are not read. The mesh is given as
 --mesh dp_replicate=2,dp_shard=2,pp=4, or by --pp_size, --dp_replicate_size, --dp_shard_size,
---cp_size and --tp_size. What ranks along cp and tp exchange is a part of the passes.
+--cp_size and --tp_size. The times of passes include the exchanges along cp and tp.
 A pipeline has gradient_accumulation_steps micro-batches of per_device_train_batch_size samples.
-Each rank of a pipeline runs two steps on a meta device, which has shapes and no values, so memory
+Each rank of a pipeline runs two steps on a meta device, which has shapes but no values, so memory
 and bytes are those of a run. Times follow from the hardware that the flags describe: a kernel takes
 the time of its FLOPs or of its bytes, whichever is longer.
 
---kill rank=13,at=1.5s kills a rank during the run, and --kill host=1,at=1.5s all ranks of a host. It
-prints which action the rank was in, who notices first, when the others end, which steps are lost
-(save_steps), and how long it takes until the job is back where it was.
+--kill rank=13,at=1.5s simulates the death of a rank, and --kill host=1,at=1.5s that of all ranks of
+a host. The command then prints what the rank was doing, which rank notices first, when the others
+end, which steps are lost (save_steps), and how long the job takes to restart and repeat them.
 
 `
 

@@ -32,15 +32,15 @@ type ChatArguments struct {
 	ChatTemplateKwargs string `json:"chat_template_kwargs" usage:"JSON object with variables of the chat template"`
 	System             string `json:"system" usage:"system prompt, the first message of the conversation"`
 	// Serve ends the program's talk in the terminal: it answers over HTTP.
-	Serve        string `json:"serve" usage:"answer OpenAI's /v1/chat/completions at this address, as :8080, in place of the terminal"`
-	ServeRemote  bool   `json:"serve_remote" usage:"the address may be one that other machines reach"`
-	APIKey       string `json:"api_key" usage:"what requests must bear; none: nothing"`
+	Serve        string `json:"serve" usage:"answer OpenAI's /v1/chat/completions at this address, such as :8080, instead of the terminal"`
+	ServeRemote  bool   `json:"serve_remote" usage:"allow an address that other machines can reach"`
+	APIKey       string `json:"api_key" usage:"key that requests must send; none: no key"`
 	MaxBatchSize int    `json:"max_batch_size" usage:"requests that share a batch"`
-	MaxWaiting   int    `json:"max_waiting" usage:"requests that wait for a place in it; more are turned away"`
+	MaxWaiting   int    `json:"max_waiting" usage:"requests that may wait for a place in the batch; further ones are refused"`
 	// PrefixCache is of conversations, which each turn continues.
-	PrefixCache int `json:"prefix_cache_mib" usage:"MiB of keys and values kept of earlier texts, so that what a prompt begins with is not computed again"`
+	PrefixCache int `json:"prefix_cache_mib" usage:"MiB of keys and values kept of earlier texts, to reuse for prompts with the same beginning"`
 
-	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32,q8_0" usage:"dtype of the weights in memory; auto: as they were saved; q8_0: 8-bit numbers"`
+	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32,q8_0" usage:"dtype of the weights in memory; auto: that of the saved weights; q8_0: 8-bit numbers"`
 }
 
 func defaults() *ChatArguments {

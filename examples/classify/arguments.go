@@ -23,7 +23,7 @@ type settings struct {
 
 // ModelArguments say what to train, evaluate or serve.
 type ModelArguments struct {
-	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved GPT-2, with or without a classifier's head, or one of the Hub, as org/name; empty makes a new one"`
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved GPT-2, with or without a classifier's head, or one of the Hub, as org/name; empty: a new model"`
 	// The size of a new model.
 	NLayer    int     `json:"n_layer" usage:"transformer blocks of a new model"`
 	NEmbd     int     `json:"n_embd" usage:"width of a new model"`
@@ -71,13 +71,13 @@ func (m *ModelArguments) outline() any {
 
 // DataArguments say what texts to use.
 type DataArguments struct {
-	TrainFile                 string `json:"train_file" path:"true" usage:"texts with labels: .csv, .tsv, .jsonl or .json, plain, .gz or .zst, or .parquet; empty takes comments of Go's standard library"`
-	ValidationFile            string `json:"validation_file" path:"true" usage:"texts to evaluate on; empty holds a part of train_file out"`
+	TrainFile                 string `json:"train_file" path:"true" usage:"texts with labels: .csv, .tsv, .jsonl or .json, plain, .gz or .zst, or .parquet; empty: comments of Go's standard library"`
+	ValidationFile            string `json:"validation_file" path:"true" usage:"texts to evaluate on; empty: a held-out part of train_file"`
 	TestFile                  string `json:"test_file" path:"true" usage:"texts to classify with do_predict"`
-	ValidationSplitPercentage int    `json:"validation_split_percentage" usage:"percent of the rows that are held out if there is no validation_file"`
-	TextColumn                string `json:"text_column" usage:"column of the texts; empty is text, sentence, content or review, or else the first that holds text"`
+	ValidationSplitPercentage int    `json:"validation_split_percentage" usage:"percent of the rows to hold out if there is no validation_file"`
+	TextColumn                string `json:"text_column" usage:"column of the texts; empty: text, sentence, content or review, or else the first with text"`
 	LabelColumn               string `json:"label_column" usage:"column of the labels"`
-	MaxSeqLength              int    `json:"max_seq_length" usage:"tokens of a text that are read; what is longer is cut off"`
+	MaxSeqLength              int    `json:"max_seq_length" usage:"number of tokens at which texts are cut"`
 }
 
 // Check reports faults together with those of the training arguments.
@@ -90,8 +90,8 @@ func (d *DataArguments) Check(c *args.Checker) {
 
 // ServeArguments say how requests are answered.
 type ServeArguments struct {
-	Serve        string `json:"serve" usage:"answer requests by the saved model on this address, as :8080 (this machine alone) or 0.0.0.0:8080, and do not train"`
-	MaxBatchSize int    `json:"max_batch_size" usage:"largest number of requests that are computed at once"`
+	Serve        string `json:"serve" usage:"answer requests with the saved model at this address instead of training: :8080 (this machine only) or 0.0.0.0:8080"`
+	MaxBatchSize int    `json:"max_batch_size" usage:"largest number of requests in a batch"`
 }
 
 // Check reports faults together with those of the training arguments.

@@ -19,9 +19,9 @@ import (
 // ModelArguments say what to train, or what to evaluate.
 type ModelArguments struct {
 	// ModelNameOrPath is a saved model's folder; empty trains a new model.
-	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model to start from, or a model of the Hub, as org/name; empty makes a new one"`
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model to start from, or a model of the Hub, as org/name; empty: a new model"`
 	// ConfigName is what a new model is like, by run_clm.py's name.
-	ConfigName string `json:"config_name" path:"true" usage:"config.json that a new model follows, or its folder"`
+	ConfigName string `json:"config_name" path:"true" usage:"config.json of a new model, or its folder"`
 	// DType is the dtype of the parameters, by run_clm.py's names. "auto" takes that of the saved weights.
 	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
 	// The size of a new model.
@@ -87,11 +87,11 @@ type DataArguments struct {
 	// ValidationSplitPercentage is what is held out of the training text where it is needed and there is no
 	// validation_file.
 	ValidationSplitPercentage int    `json:"validation_split_percentage" usage:"percent of train_file held out to evaluate on, without a validation_file"`
-	TextColumn                string `json:"text_column" usage:"field of JSON, or column of CSV, with the text; empty is text, sentence, content or review, or else the first that holds text"`
-	BlockSize                 int    `json:"block_size" usage:"tokens per sample; 0 is 128 for a new model, and what a saved one reads, 1024 at most"`
-	MaxTrainSamples           *int   `json:"max_train_samples" usage:"train on so many blocks at most; none for all"`
-	MaxEvalSamples            *int   `json:"max_eval_samples" usage:"evaluate on so many blocks at most; none for all"`
-	MaxEvalBytes              int    `json:"max_eval_bytes" usage:"evaluate on the functions of held-out Go files of so many bytes; 0 for all"`
+	TextColumn                string `json:"text_column" usage:"field of JSON, or column of CSV, with the text; empty: text, sentence, content or review, or else the first with text"`
+	BlockSize                 int    `json:"block_size" usage:"tokens per sample; 0: 128 for a new model, else the saved model's limit, at most 1024"`
+	MaxTrainSamples           *int   `json:"max_train_samples" usage:"largest number of blocks to train on; none: all"`
+	MaxEvalSamples            *int   `json:"max_eval_samples" usage:"largest number of blocks to evaluate on; none: all"`
+	MaxEvalBytes              int    `json:"max_eval_bytes" usage:"evaluate on functions of held-out Go files with at most this many bytes; 0: all"`
 }
 
 // own reports whether the text is the user's.
@@ -126,13 +126,13 @@ func (d *DataArguments) Check(c *args.Checker) {
 
 // SampleArguments say what the model writes at the end.
 type SampleArguments struct {
-	Prompt       []string `json:"prompt" usage:"what a sample begins with; repeatable, for several samples"`
-	MaxNewTokens int      `json:"max_new_tokens" usage:"tokens of a sample; 0 for no samples"`
-	Temperature  float64  `json:"temperature" usage:"0 takes the likeliest token, 1 samples from the model"`
-	TopK         int      `json:"top_k" usage:"sample from the k likeliest tokens; 0 for all"`
-	TopP         float64  `json:"top_p" usage:"sample from the likeliest tokens that make up so much probability; 0 for all"`
+	Prompt       []string `json:"prompt" usage:"beginning of a sample; repeatable, for several samples"`
+	MaxNewTokens int      `json:"max_new_tokens" usage:"largest number of new tokens of a sample; 0: no samples"`
+	Temperature  float64  `json:"temperature" usage:"0 takes the most likely token, 1 samples from the model's distribution"`
+	TopK         int      `json:"top_k" usage:"sample from the k most likely tokens; 0: from all"`
+	TopP         float64  `json:"top_p" usage:"sample from the most likely tokens whose probabilities add up to this; 0: from all"`
 	// RepetitionPenalty is transformers'.
-	RepetitionPenalty float64 `json:"repetition_penalty" usage:"above 1 tokens that are there already become less likely"`
+	RepetitionPenalty float64 `json:"repetition_penalty" usage:"above 1, tokens that the text already has become less likely"`
 }
 
 // config is the generation_config.json of a model that writes as the samples are written.

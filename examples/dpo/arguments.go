@@ -13,16 +13,16 @@ import (
 
 // DPOArguments are the settings of the loss and its reference, by the names of TRL's DPOConfig.
 type DPOArguments struct {
-	Beta           float64             `json:"beta" usage:"how much a deviation from the reference costs; the tau of ipo"`
+	Beta           float64             `json:"beta" usage:"weight of the deviation from the reference; tau for ipo"`
 	LossType       preference.LossType `json:"loss_type" usage:"sigmoid, hinge, ipo or robust"`
-	LabelSmoothing float64             `json:"label_smoothing" usage:"how often the chosen answer is the wrong one, of the losses sigmoid and robust"`
-	TruncationMode chat.TruncationMode `json:"truncation_mode" usage:"what is kept of texts longer than max_length: keep_start or keep_end"`
+	LabelSmoothing float64             `json:"label_smoothing" usage:"assumed probability that the chosen answer is the wrong one, for the losses sigmoid and robust"`
+	TruncationMode chat.TruncationMode `json:"truncation_mode" usage:"part to keep of texts longer than max_length: keep_start or keep_end"`
 
 	// RefModelNameOrPath is the model as it is before the training, if it is empty.
 	RefModelNameOrPath string `json:"ref_model_name_or_path" path:"true" usage:"folder of the reference model; empty for the model before its training"`
 	// PrecomputeRefLogProbs needs no reference in memory while training.
-	PrecomputeRefLogProbs  bool `json:"precompute_ref_log_probs" usage:"compute what the reference says of all rows once, before the training"`
-	PrecomputeRefBatchSize int  `json:"precompute_ref_batch_size" usage:"rows at a time that the reference computes then; 0 for per_device_train_batch_size"`
+	PrecomputeRefLogProbs  bool `json:"precompute_ref_log_probs" usage:"compute the reference's log probabilities of all rows once, before training"`
+	PrecomputeRefBatchSize int  `json:"precompute_ref_batch_size" usage:"batch size for precompute_ref_log_probs; 0: per_device_train_batch_size"`
 }
 
 // defaults are those of TRL's DPOConfig, except that numbers are float32.

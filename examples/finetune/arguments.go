@@ -20,10 +20,10 @@ type FinetuneArguments struct {
 	// ChatTemplate takes the place of the model's.
 	ChatTemplate string `json:"chat_template" path:"true" usage:"file of a chat template"`
 
-	AssistantOnlyLoss  bool `json:"assistant_only_loss" usage:"learn what the template has in {% generation %}"`
+	AssistantOnlyLoss  bool `json:"assistant_only_loss" usage:"learn only the text inside the template's {% generation %}"`
 	CompletionOnlyLoss bool `json:"completion_only_loss" usage:"learn completions without their prompts"`
 	// MaxLength is at most what the model reads.
-	MaxLength int `json:"max_length" usage:"tokens at which rows are cut; 0 for what the model reads"`
+	MaxLength int `json:"max_length" usage:"number of tokens at which rows are cut; 0: the model's limit"`
 	// Packing puts several rows behind one another, which do not see each other.
 	Packing         bool                 `json:"packing" usage:"put short rows together, up to max_length tokens"`
 	PackingStrategy chat.PackingStrategy `json:"packing_strategy" usage:"bfd (cuts long rows), bfd_split or wrapped"`
@@ -32,11 +32,11 @@ type FinetuneArguments struct {
 	// AdditionalSpecialTokens are added if the tokenizer lacks them.
 	AdditionalSpecialTokens []string `json:"additional_special_tokens" usage:"special token to add to tokenizer and model, such as one of chat_template; repeatable"`
 	// ResizeToMultipleOf is as in TRL's clone_chat_template, where pad_to_multiple_of is the length of rows.
-	ResizeToMultipleOf int `json:"resize_to_multiple_of" usage:"rows of embeddings that grow for added tokens are a multiple of it; 0 for any number"`
+	ResizeToMultipleOf int `json:"resize_to_multiple_of" usage:"embeddings that grow for added tokens have a multiple of this number of rows; 0: any number"`
 	// Answers are of the first rows, after training.
-	Answers int `json:"answers" usage:"rows whose prompts are answered after training"`
+	Answers int `json:"answers" usage:"number of rows whose prompts the model answers after training"`
 	// MaxNewTokens is of these answers.
-	MaxNewTokens int `json:"max_new_tokens" usage:"length of the answers after training; 0 for none"`
+	MaxNewTokens int `json:"max_new_tokens" usage:"largest number of tokens of an answer after training; 0: no answers"`
 }
 
 // defaults are those of TRL's SFTConfig, except that numbers are float32.

@@ -42,8 +42,8 @@ type GenerationArguments struct {
 	ModelNameOrPath string   `json:"model_name_or_path" path:"true" usage:"folder of a saved model with its tokenizer.json, a GGUF file, or a model of the Hub, as org/name"`
 	Returns         int      `json:"num_return_sequences" usage:"texts for each prompt"`
 	Adapter         string   `json:"adapter" path:"true" usage:"folder of a LoRA adapter of the model, Lockstep's or PEFT's"`
-	Merge           string   `json:"merge" path:"true" usage:"folder to save the model with its adapter in, in place of a text"`
-	Prompt          []string `json:"prompt" usage:"what a text begins with; repeatable, for several texts at once; empty lets the model begin"`
+	Merge           string   `json:"merge" path:"true" usage:"folder in which to save the model with its adapter merged, instead of generating text"`
+	Prompt          []string `json:"prompt" usage:"beginning of the text; repeatable, for several texts; empty: the model begins"`
 }
 
 // Check reports all faults at once.

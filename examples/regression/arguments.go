@@ -21,11 +21,11 @@ func (m *ModelArguments) Check(c *args.Checker) {
 
 // DataArguments say what table to learn.
 type DataArguments struct {
-	TrainFile                 string   `json:"train_file" path:"true" usage:"table to learn: .csv, .tsv or .jsonl, plain, .gz or .zst, or .parquet; empty takes the diamonds"`
-	ValidationFile            string   `json:"validation_file" path:"true" usage:"table to evaluate on; empty holds a part of train_file out"`
-	ValidationSplitPercentage int      `json:"validation_split_percentage" usage:"percent of the rows that are held out if there is no validation_file"`
+	TrainFile                 string   `json:"train_file" path:"true" usage:"table to learn: .csv, .tsv or .jsonl, plain, .gz or .zst, or .parquet; empty: prices of diamonds"`
+	ValidationFile            string   `json:"validation_file" path:"true" usage:"table to evaluate on; empty: a held-out part of train_file"`
+	ValidationSplitPercentage int      `json:"validation_split_percentage" usage:"percent of the rows to hold out if there is no validation_file"`
 	LabelColumn               string   `json:"label_column" usage:"column to predict, a number"`
-	IgnoreColumns             []string `json:"ignore_columns" split:"," usage:"columns to leave out, such as names and numbers of rows"`
+	IgnoreColumns             []string `json:"ignore_columns" split:"," usage:"columns to ignore, such as names and row numbers"`
 }
 
 // Check reports faults together with those of the training arguments.
@@ -38,8 +38,8 @@ func (d *DataArguments) Check(c *args.Checker) {
 
 // ServeArguments say how predictions are answered.
 type ServeArguments struct {
-	Serve        string `json:"serve" usage:"answer predictions of the saved model on this address, as :8080 (this machine alone) or 0.0.0.0:8080, and do not train"`
-	MaxBatchSize int    `json:"max_batch_size" usage:"largest number of requests that are computed at once"`
+	Serve        string `json:"serve" usage:"answer requests with the saved model at this address instead of training: :8080 (this machine only) or 0.0.0.0:8080"`
+	MaxBatchSize int    `json:"max_batch_size" usage:"largest number of requests in a batch"`
 }
 
 // Check reports faults together with those of the training arguments.

@@ -10,7 +10,7 @@ import (
 
 // RewardArguments are the settings of the loss, by the names of TRL's RewardConfig.
 type RewardArguments struct {
-	CenterRewardsCoefficient float64 `json:"center_rewards_coefficient" usage:"weight of the squared sum of a pair's scores, which keeps them around 0; 0 for none"`
+	CenterRewardsCoefficient float64 `json:"center_rewards_coefficient" usage:"weight of the squared sum of a pair's scores, which keeps scores near 0; 0: none"`
 }
 
 // Check reports all faults at once.

@@ -8,12 +8,12 @@ import "github.com/lockstep-ml/lockstep/args"
 type ServiceArguments struct {
 	ModelNameOrPath   string `json:"model_name_or_path" path:"true" usage:"folder of a saved chat model and its tokenizer, or a model of the Hub, as org/name"`
 	Serve             string `json:"serve" usage:"address of the service"`
-	ServeRemote       bool   `json:"serve_remote" usage:"the address may be one that other machines reach"`
-	AssistantOnlyLoss bool   `json:"assistant_only_loss" usage:"learn what the template has in {% generation %}"`
+	ServeRemote       bool   `json:"serve_remote" usage:"allow an address that other machines can reach"`
+	AssistantOnlyLoss bool   `json:"assistant_only_loss" usage:"learn only the text inside the template's {% generation %}"`
 	// MaxLength bounds what a step takes in memory, whatever is sent.
-	MaxLength   int `json:"max_length" usage:"tokens of an example at most; 0 for what the model reads"`
-	TrainAfter  int `json:"train_after" usage:"new examples after which a round begins by itself; 0: none does"`
-	MaxExamples int `json:"max_examples" usage:"examples that are kept; more are refused"`
+	MaxLength   int `json:"max_length" usage:"largest number of tokens of an example; 0: the model's limit"`
+	TrainAfter  int `json:"train_after" usage:"number of new examples after which training starts automatically; 0: never"`
+	MaxExamples int `json:"max_examples" usage:"largest number of examples to keep; further ones are refused"`
 }
 
 func defaults() (*args.TrainingArguments, *ServiceArguments) {

@@ -20,7 +20,7 @@ type settings struct {
 // ModelArguments say what to train, or what to evaluate.
 type ModelArguments struct {
 	// ModelNameOrPath is a saved model's folder; empty trains a new model.
-	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model to start from, or a model of the Hub, as org/name; empty makes a new one"`
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model to start from, or a model of the Hub, as org/name; empty: a new model"`
 	// The size of a new model.
 	Width  int `json:"width" usage:"channels of a new model's first stage; each further one has twice as many"`
 	Stages int `json:"stages" usage:"stages of a new model; each but the first halves the images"`
@@ -43,16 +43,16 @@ type DataArguments struct {
 	TrainDir      string `json:"train_dir" path:"true" usage:"folder of folders of images by class, to train on"`
 	ValidationDir string `json:"validation_dir" path:"true" usage:"the same, to evaluate on"`
 	// TrainValSplit holds images out where there are none to evaluate on.
-	TrainValSplit float64 `json:"train_val_split" usage:"share of the images to hold out if there are no others"`
+	TrainValSplit float64 `json:"train_val_split" usage:"share of the images to hold out if there are no evaluation images"`
 	// ImageSize is the height and the width that images get. 0 is the size of a saved model's inputs, or no change.
-	ImageSize int `json:"image_size" usage:"height and width to resize images to; 0 for the model's, or theirs"`
+	ImageSize int `json:"image_size" usage:"height and width to resize images to; 0: the model's size, or else no resizing"`
 	// LabelNames are saved with a new model. None are those of the data set.
 	LabelNames []string `json:"label_names" split:"," usage:"names of the classes 0, 1 and so on, as cat,dog"`
 	// MaxImages takes the first images of a data set in few files, and any of one in folders.
-	MaxImages int `json:"max_images" usage:"train and evaluate on so many images only; 0 for all"`
+	MaxImages int `json:"max_images" usage:"largest number of images to train and to evaluate on; 0: all"`
 	// How training images are changed at random, as by torchvision's RandomCrop and RandomHorizontalFlip.
-	CropPadding    int  `json:"crop_padding" usage:"random crops out of images with such a border; 0 for none"`
-	HorizontalFlip bool `json:"horizontal_flip" usage:"turn half of the training images around, left to right"`
+	CropPadding    int  `json:"crop_padding" usage:"width of the border from which random crops are taken; 0: no crops"`
+	HorizontalFlip bool `json:"horizontal_flip" usage:"mirror half of the training images, left to right"`
 }
 
 // Check reports faults together with those of the training arguments.

@@ -24,12 +24,12 @@ import (
 type LoraArguments struct {
 	UsePEFT           bool     `json:"use_peft" usage:"train a LoRA adapter in place of the whole model"`
 	LoraR             int      `json:"lora_r" usage:"rank of the adapter's matrices"`
-	LoraAlpha         float64  `json:"lora_alpha" usage:"the adapter is scaled by it over the rank"`
-	LoraDropout       float64  `json:"lora_dropout" usage:"share of an adapter's inputs that are left out while training"`
-	LoraTargetModules []string `json:"lora_target_modules" usage:"linear layers that are adapted: names, a regular expression or all-linear; none: PEFT's for the model"`
-	LoraModulesToSave []string `json:"lora_modules_to_save" usage:"modules that are trained whole beside the adapter"`
-	LoraTaskType      string   `json:"lora_task_type" usage:"PEFT's name of what the model does"`
-	UseRSLoRA         bool     `json:"use_rslora" usage:"scale by lora_alpha over the root of the rank"`
+	LoraAlpha         float64  `json:"lora_alpha" usage:"the adapter is scaled by lora_alpha / lora_r"`
+	LoraDropout       float64  `json:"lora_dropout" usage:"dropout probability of the adapter's inputs"`
+	LoraTargetModules []string `json:"lora_target_modules" usage:"linear layers to adapt: names, a regular expression or all-linear; none: PEFT's default for the model"`
+	LoraModulesToSave []string `json:"lora_modules_to_save" usage:"modules to train whole, besides the adapter"`
+	LoraTaskType      string   `json:"lora_task_type" usage:"PEFT's name of the task"`
+	UseRSLoRA         bool     `json:"use_rslora" usage:"scale by lora_alpha / √lora_r"`
 	Adapter           string   `json:"adapter" path:"true" usage:"folder of an adapter, Lockstep's or PEFT's, to train further"`
 }
 

@@ -19,8 +19,8 @@ import (
 // HubArguments say how models are downloaded, by the names of transformers' scripts.
 type HubArguments struct {
 	ModelRevision string `json:"model_revision" usage:"branch, tag or commit of a model of the Hub"`
-	CacheDir      string `json:"cache_dir" path:"true" usage:"folder for downloads; empty is huggingface_hub's (HF_HUB_CACHE, HF_HOME)"`
-	Token         string `json:"token" usage:"token for the Hub; empty is HF_TOKEN, or that of hf auth login"`
+	CacheDir      string `json:"cache_dir" path:"true" usage:"folder for downloads; empty: huggingface_hub's (HF_HUB_CACHE, HF_HOME)"`
+	Token         string `json:"token" usage:"token for the Hub; empty: HF_TOKEN, or the one that hf auth login saved"`
 }
 
 // Defaults are those of the scripts.
@@ -76,8 +76,8 @@ type HubDataArguments struct {
 	DatasetName       string `json:"dataset_name" usage:"data set of the Hub, as org/name, in place of files"`
 	DatasetConfigName string `json:"dataset_config_name" usage:"one of the data set's configurations"`
 	DatasetRevision   string `json:"dataset_revision" usage:"branch, tag or commit of the data set"`
-	DatasetTrainSplit string `json:"dataset_train_split" usage:"split to train on; empty is train"`
-	DatasetTestSplit  string `json:"dataset_test_split" usage:"split to evaluate on; empty is validation"`
+	DatasetTrainSplit string `json:"dataset_train_split" usage:"split to train on; empty: train"`
+	DatasetTestSplit  string `json:"dataset_test_split" usage:"split to evaluate on; empty: validation"`
 }
 
 // Check reports all faults at once.

@@ -11,7 +11,7 @@ import (
 
 // DeviceArguments say where a program computes that does not train.
 type DeviceArguments struct {
-	Device string `json:"device" usage:"where to compute: auto (an accelerator if there is one), cpu, or a device, as cuda or cuda:1"`
+	Device string `json:"device" usage:"where to compute: auto (an accelerator if there is one), cpu, or a device, such as cuda or cuda:1"`
 }
 
 // NewDevice has the default, which is that of training.

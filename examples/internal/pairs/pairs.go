@@ -32,9 +32,9 @@ type PairArguments struct {
 	ValidationFile []string `json:"validation_file" usage:"rows to evaluate on, as train_file"`
 
 	DType        language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
-	ChatTemplate string         `json:"chat_template" path:"true" usage:"file of a chat template that takes the place of the model's"`
+	ChatTemplate string         `json:"chat_template" path:"true" usage:"file of a chat template, in place of the model's"`
 	EOSToken     string         `json:"eos_token" usage:"token that ends an answer; empty for the tokenizer's"`
-	MaxLength    int            `json:"max_length" usage:"most tokens of a prompt with an answer; 0 for what the model reads"`
+	MaxLength    int            `json:"max_length" usage:"largest number of tokens of a prompt with an answer; 0: the model's limit"`
 	// DisableDropout is TRL's default.
 	DisableDropout bool `json:"disable_dropout" usage:"train without dropout"`
 

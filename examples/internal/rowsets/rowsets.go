@@ -25,15 +25,15 @@ import (
 type RowArguments struct {
 	TrainFile []string `json:"train_file" usage:"rows to learn: files, folders or globs of JSON, JSON Lines, Parquet or CSV; repeatable"`
 	// DatasetColumns are words of chat.ParseColumns.
-	DatasetColumns []string `json:"dataset_columns" usage:"column to read, or key=column for one that is read as another key, such as prompt=question; repeatable; none: all"`
+	DatasetColumns []string `json:"dataset_columns" usage:"column to read, or key=column to read it as another key, such as prompt=question; repeatable; none: all columns"`
 	// DatasetProbabilities are datasets.interleave_datasets' probabilities: one for each of TrainFile.
-	DatasetProbabilities []string `json:"dataset_probabilities" usage:"share of a train_file in the rows; repeatable, one for each; none: the files one behind the other"`
+	DatasetProbabilities []string `json:"dataset_probabilities" usage:"share of a train_file in the rows; repeatable, once for each file; none: one file after the other"`
 	// StoppingStrategy is its, too.
 	StoppingStrategy data.StoppingStrategy `json:"stopping_strategy" usage:"when a mixture ends: first_exhausted, all_exhausted or all_exhausted_without_replacement"`
 	// DatasetStreaming reads the files while it trains.
 	DatasetStreaming bool `json:"dataset_streaming" usage:"read rows while training, from JSON Lines and Parquet larger than memory; needs max_steps"`
 	// ShuffleBufferSize is the buffer_size of datasets.IterableDataset.shuffle.
-	ShuffleBufferSize int `json:"shuffle_buffer_size" usage:"rows among which dataset_streaming draws the next one; 0 keeps the order of the files"`
+	ShuffleBufferSize int `json:"shuffle_buffer_size" usage:"number of rows from which dataset_streaming draws the next one; 0: the files' order"`
 }
 
 // Defaults are those of datasets.

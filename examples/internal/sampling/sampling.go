@@ -12,15 +12,15 @@ import (
 
 // SamplingArguments say how tokens are chosen. What is not given is as the model's generation_config.json has it.
 type SamplingArguments struct {
-	MaxNewTokens      *int     `json:"max_new_tokens" usage:"length of the text in tokens; none: the model's setting, or a usual one"`
-	Temperature       *float64 `json:"temperature" usage:"0 takes the likeliest token, 1 samples from the model; none: the model's setting"`
-	TopK              *int     `json:"top_k" usage:"sample from the k likeliest tokens, 0 from all; none: the model's setting"`
-	TopP              *float64 `json:"top_p" usage:"sample from the likeliest tokens that make up so much probability; none: the model's setting"`
-	MinP              *float64 `json:"min_p" usage:"sample from tokens at least so likely, as a share of the likeliest; none: the model's setting"`
-	RepetitionPenalty *float64 `json:"repetition_penalty" usage:"above 1 tokens that are there already become less likely; none: the model's setting"`
-	NoRepeatNGram     *int     `json:"no_repeat_ngram_size" usage:"sequences of so many tokens come once only; none: the model's setting"`
+	MaxNewTokens      *int     `json:"max_new_tokens" usage:"largest number of new tokens; none: the model's setting, or a default"`
+	Temperature       *float64 `json:"temperature" usage:"0 takes the most likely token, 1 samples from the model's distribution; none: the model's setting"`
+	TopK              *int     `json:"top_k" usage:"sample from the k most likely tokens; 0: from all; none: the model's setting"`
+	TopP              *float64 `json:"top_p" usage:"sample from the most likely tokens whose probabilities add up to this; none: the model's setting"`
+	MinP              *float64 `json:"min_p" usage:"sample from tokens with at least this share of the most likely token's probability; none: the model's setting"`
+	RepetitionPenalty *float64 `json:"repetition_penalty" usage:"above 1, tokens that the text already has become less likely; none: the model's setting"`
+	NoRepeatNGram     *int     `json:"no_repeat_ngram_size" usage:"never repeat a sequence of this many tokens; none: the model's setting"`
 	Stop              []string `json:"stop" usage:"end the text before this string; repeatable"`
-	Seed              uint64   `json:"seed" usage:"seed of the draws"`
+	Seed              uint64   `json:"seed" usage:"seed of the random draws"`
 }
 
 // Check reports all faults at once.
