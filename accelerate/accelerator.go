@@ -274,7 +274,8 @@ func (a *Accelerator) take(model nn.Module, units []nn.Module) error {
 	a.tree.Modules(func(_ string, m nn.Module) { known[m] = true })
 	for _, u := range slices.Concat(units, a.sharding.Modules) {
 		if !known[u] {
-			return fmt.Errorf("accelerate: a unit of type %T is no module of the model: want modules of %T", u, model)
+			return fmt.Errorf("accelerate: a unit of type %T is not a module of the model: want modules of "+
+				"%T", u, model)
 		}
 	}
 	if a.plan.recompute {

@@ -387,11 +387,11 @@ func TestIterableWindowsRefusePlaces(t *testing.T) {
 	good.Items, good.Position = 24, 24
 	require.NoError(t, w.Restore(feed.Place{Iterable: &good}))
 	_, err := w.Next()
-	require.EqualError(t, err, "data: the epoch ended after 23 samples, before sample 24: it is another than before")
+	require.EqualError(t, err, "data: the epoch ended after 23 samples, before sample 24: the data changed")
 	good.Items, good.Position = 23, 23
 	require.NoError(t, w.Restore(feed.Place{Iterable: &good}))
 	_, err = w.Next()
-	require.ErrorContains(t, err, "ends after 23 samples, but went on when the place was saved")
+	require.ErrorContains(t, err, "ends after 23 samples, but was longer when the place was saved")
 
 	config := iterableCase{n: 23, ranks: 2, batch: 3, steps: 1, config: map[string]any{"split_batches": true}}
 	_, err = config.accelerators(t)[0].IterableWindows(t.Context(), newCounted(23, false).source(), 1)

@@ -73,7 +73,7 @@ func (a *Accelerator) warn(hook ddp.Hook) {
 			hook.Name())
 	}
 	if l := a.plan.local; l.Every > 0 {
-		a.log.Warn("ranks step on their own and average their parameters: results depend on the number of ranks",
+		a.log.Warn("ranks step independently and average their parameters: results depend on the number of ranks",
 			"local_sgd_steps", l.Every, "start_local_sgd_iter", l.After)
 	}
 }

@@ -128,9 +128,9 @@ func TestShardingThatCannotBe(t *testing.T) {
 		"unknown": {opts: []accelerate.Option{accelerate.WithSharding(accelerate.Sharding{Strategy: "nope"})},
 			want: `no strategy is called "nope"`},
 		"another model's module": {opts: []accelerate.Option{accelerate.WithSharding(foreign)},
-			want: "a unit of type *nn.Linear is no module of the model"},
+			want: "a unit of type *nn.Linear is not a module of the model"},
 		"nil module": {opts: []accelerate.Option{accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full,
-			Modules: []nn.Module{nil}})}, want: "a unit of type <nil> is no module of the model"},
+			Modules: []nn.Module{nil}})}, want: "a unit of type <nil> is not a module of the model"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := rankArgs(2)
@@ -183,5 +183,5 @@ func TestPrepareWithPartsOfAnotherModel(t *testing.T) {
 	acc, err := accelerate.New(a)
 	require.NoError(t, err)
 	err = acc.Prepare(t.Context(), newNet(acc.Device(), 1), adamW, newNet(acc.Device(), 1).First)
-	require.ErrorContains(t, err, "a unit of type *nn.Linear is no module of the model")
+	require.ErrorContains(t, err, "a unit of type *nn.Linear is not a module of the model")
 }

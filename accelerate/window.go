@@ -179,7 +179,7 @@ func (o WindowOptions) check(a *Accelerator, batches []*data.Batch) error {
 			"(gradient_accumulation_steps)", len(batches), a.Rank(), steps)
 	}
 	for i, b := range batches {
-		err := errors.New("the batch is nil: want fewer batches where there is no data")
+		err := errors.New("the batch is nil: want a shorter list of batches if there is no data")
 		if b != nil {
 			err = checkCount("the batch", b.Count)
 		}

@@ -43,10 +43,10 @@ func (a *TrainingArguments) checkLocalSGD(c *Checker) {
 	between(c, "local_sgd_steps", a.LocalSGDSteps, 0, math.MaxInt32)
 	if between(c, "start_local_sgd_iter", a.StartLocalSGDIter, 0, math.MaxInt32) {
 		c.Require(a.StartLocalSGDIter == 0 || a.LocalSGDSteps > 0, "start_local_sgd_iter", a.StartLocalSGDIter,
-			"0, or local_sgd_steps of at least 1: they say what begins there")
+			"0, or local_sgd_steps of at least 1, which begin there")
 	}
 	if a.LocalSGDSteps > 0 && c.OK("ddp_comm_hook") {
 		c.Require(a.DDPCommHook == CommHookNo, "ddp_comm_hook", a.DDPCommHook,
-			"no with local_sgd_steps: ranks that step on their own exchange no gradients")
+			"no with local_sgd_steps: ranks that step independently exchange no gradients")
 	}
 }

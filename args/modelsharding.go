@@ -206,14 +206,14 @@ func (a *TrainingArguments) checkSharding(c *Checker) {
 	_, err := regexp.Compile(a.FSDPIgnoredModules)
 	c.Require(err == nil, "fsdp_ignored_modules", a.FSDPIgnoredModules, "a regular expression for paths of modules")
 	c.Require(a.FSDPReduceDType == ReduceFloat32 || want != "" || a.ShardStrategy() != NoShard, "fsdp_reduce_dtype",
-		a.FSDPReduceDType, "float32, or fsdp or zero_stage beside it; without shards there is ddp_comm_hook bf16")
+		a.FSDPReduceDType, "float32, or a sharded model (fsdp, zero_stage); without sharding use ddp_comm_hook bf16")
 	between(c, "fsdp_min_num_params", a.FSDPMinNumParams, 0, 1<<40)
 	c.Require(a.FSDPMinNumParams == 0 || len(a.FSDPTransformerLayerClsToWrap) == 0, "fsdp_min_num_params",
 		a.FSDPMinNumParams, "0, or no fsdp_transformer_layer_cls_to_wrap: units are chosen by size or by class")
 	if !between(c, "zero_stage", a.ZeroStage, 0, len(zeroStages)-1) || want != "" || a.ShardStrategy() == NoShard {
 		return
 	}
-	c.Require(s == NoShard || a.ZeroStage == 0, "zero_stage", a.ZeroStage, "0, or no fsdp: they name two strategies")
+	c.Require(s == NoShard || a.ZeroStage == 0, "zero_stage", a.ZeroStage, "0, or no fsdp: each selects a strategy")
 	c.Require(a.DDPCommHook == CommHookNo, "ddp_comm_hook", a.DDPCommHook,
 		"no: the gradients of a sharded model are summed exactly")
 	c.Require(a.LocalSGDSteps == 0, "local_sgd_steps", a.LocalSGDSteps, "0: a rank steps with its shard only")

@@ -159,11 +159,11 @@ func (a *TrainingArguments) checkTensors(c *Checker, p Program) {
 	a.checkBesideTensors(c, "tp_size 1 and tp_parts 1: ")
 	if a.TPSize > 1 {
 		o, _ := catalog.OptimizerNamed(string(a.Optim))
-		c.Require(!o.Whole, "optim", a.Optim, "an optimizer that computes each element by itself, such as "+
+		c.Require(!o.Whole, "optim", a.Optim, "an optimizer that computes each element independently, such as "+
 			"adamw_torch, or tp_size 1: ranks have parts of matrices, and it needs whole ones")
-		c.Require(a.EMADecay == 0, "ema_decay", a.EMADecay, "0, or tp_size 1: ranks have parts of the weights")
+		c.Require(a.EMADecay == 0, "ema_decay", a.EMADecay, "0, or tp_size 1: each rank has only parts of the weights")
 		c.Require(a.RecordHashes != RecordOp, "record_hashes", a.RecordHashes,
-			"step, or tp_size 1: ranks have parts of what modules compute")
+			"step, or tp_size 1: each rank has only parts of the modules' outputs")
 	}
 	if p.Tensors != nil && c.OK("tp_size") {
 		c.addAll(p.Tensors(a, c.described()))

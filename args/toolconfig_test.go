@@ -258,7 +258,7 @@ func TestPrecisionOfShards(t *testing.T) {
 	p = newProgram(nil, nil).parse("--deepspeed", `{"communication_data_type": "fp16"}`)
 	require.ErrorContains(t, p.err, `communication_data_type is "fp16" (deepspeed): want float32 or bfloat16`)
 	p = newProgram(nil, nil).parse("--fsdp_reduce_dtype", "bfloat16")
-	require.ErrorContains(t, p.err, "float32, or fsdp or zero_stage beside it")
+	require.ErrorContains(t, p.err, "float32, or a sharded model (fsdp, zero_stage)")
 	p = newProgram(nil, nil).parse("--fsdp", "full_shard", "--fsdp_ignored_modules", "h.(")
 	require.ErrorContains(t, p.err, "a regular expression for paths of modules")
 }
@@ -515,7 +515,7 @@ func TestLossScalerOfDeepSpeed(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{`fp16_min_scale is 3 (file odd.json (fp16.min_loss_scale)): want a power of two with ` +
-		`fp16_loss_scaler deepspeed, which takes the factor there`},
+		`fp16_loss_scaler deepspeed, which lowers the loss scale to this value`},
 		faultLines(t, newProgram(nil, files).parse("--deepspeed", "odd.json").err))
 
 	path := filepath.Join(t.TempDir(), "a.yaml")

@@ -202,7 +202,7 @@ func TestValidate(t *testing.T) {
 		{"keep every", func(a *arguments) { a.SaveKeepEvery = -1 }, "save_keep_every: ≥ 0"},
 		{"ema", func(a *arguments) { a.EMADecay = 1 }, "ema_decay: [0, 1)"},
 		{"ema, schedule-free", func(a *arguments) { a.EMADecay, a.Optim = 0.9, "schedule_free_adamw" },
-			"ema_decay: another optim"},
+			"ema_decay: an optim that does not average"},
 		{"reporters", func(a *arguments) { a.ReportTo = []string{"jsonl", "none"} }, "report_to: none alone"},
 		{"reporters twice", func(a *arguments) { a.ReportTo = []string{"jsonl", "jsonl"} }, "report_to: each once"},
 

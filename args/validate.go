@@ -98,7 +98,7 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 		a.LabelSmoothingFactor, "a number in [0, 1)")
 	c.Require(a.EMADecay >= 0 && a.EMADecay < 1, "ema_decay", a.EMADecay, "a number in [0, 1)")
 	c.Require(a.EMADecay == 0 || !strings.HasPrefix(string(a.Optim), "schedule_free_"), "ema_decay", a.EMADecay,
-		"0, or another optim, which does not average weights by itself")
+		"0, or an optim that does not average weights itself")
 	c.Require(!a.BF16 || !a.FP16, "fp16", a.FP16, "one of bf16 and fp16")
 	c.Require(!a.BF16FullEval || !a.FP16FullEval, "fp16_full_eval", a.FP16FullEval,
 		"one of bf16_full_eval and fp16_full_eval")
@@ -108,7 +108,7 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	c.Require(a.FP16MinScale > 0 && a.FP16MinScale <= a.FP16InitialScale, "fp16_min_scale", a.FP16MinScale,
 		"a number above 0 and at most fp16_initial_scale")
 	c.Require(a.FP16LossScaler != LossScalerDeepSpeed || powerOf2(a.FP16MinScale), "fp16_min_scale", a.FP16MinScale,
-		"a power of two with fp16_loss_scaler deepspeed, which takes the factor there")
+		"a power of two with fp16_loss_scaler deepspeed, which lowers the loss scale to this value")
 	between(c, "fp16_growth_interval", a.FP16GrowthInterval, 1, maxSteps)
 	between(c, "fp16_hysteresis", a.FP16Hysteresis, 1, maxSteps)
 	c.Require(a.LayerwiseLRDecay > 0 && a.LayerwiseLRDecay <= 1, "layerwise_lr_decay", a.LayerwiseLRDecay,
@@ -145,7 +145,8 @@ func (a *TrainingArguments) checkSchedule(c *Checker) {
 	}
 	if c.OK("eval_strategy") {
 		c.Require(!schedule.ByMetric || a.EvalStrategy != StrategyNo, "lr_scheduler_type", a.LRSchedulerType,
-			"a schedule that follows the steps, or an eval_strategy other than no, whose metric it follows")
+			"a schedule that follows the steps, or an eval_strategy other than no: this schedule follows an "+
+				"evaluation metric")
 	}
 	for _, want := range schedule.Wants(a.LRSchedulerKwargs, lr) {
 		c.Require(false, "lr_scheduler_kwargs", a.LRSchedulerKwargs, want)

@@ -61,7 +61,7 @@ func (s *Store) fill(ctx context.Context, tmp, name string, info *Info, parts []
 			return "", fmt.Errorf("part %s: %w", p.Name, err)
 		}
 		if f != info.Files[i] {
-			return "", fmt.Errorf("part %s has other bytes than the manifest says", p.Name)
+			return "", fmt.Errorf("part %s differs from the manifest", p.Name)
 		}
 	}
 	return s.seal(ctx, s.path(tmp), name, info)

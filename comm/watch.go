@@ -86,7 +86,7 @@ func (w *watchdog) look(ctx context.Context) {
 		case !ok && w.silent[r].IsZero():
 			w.silent[r] = time.Now()
 			host, pid := w.prober.Process(r)
-			w.log.Warn("a rank does not answer: its process stands still, or its host is out of reach", "rank",
+			w.log.Warn("a rank does not answer: its process is stopped, or its host cannot be reached", "rank",
 				w.group.JobRank(r), "process", pid, "host", host, "waiting_in", h.call.Signature.String(),
 				"since", h.waited().Round(time.Second), "timeout", h.call.Timeout)
 		case ok && at < h.call.Seq:
@@ -120,7 +120,7 @@ func (w *watchdog) sayBusy(h *Handle, ranks []int) {
 	w.next *= 2
 	ranks = JobRanks(w.group.members, ranks)
 	slices.Sort(ranks)
-	w.log.Info("waiting for ranks that are alive and have not come to the call yet", "ranks", ranks, "call",
+	w.log.Info("waiting for ranks that are alive but have not reached the call", "ranks", ranks, "call",
 		h.call.Signature.String(), "since", h.waited().Round(time.Second), "timeout", h.call.Timeout)
 }
 

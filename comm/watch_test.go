@@ -70,7 +70,7 @@ func TestAFrozenRankIsNamedWhileACallWaits(t *testing.T) {
 	require.NotContains(t, log.String(), "rank=1")
 	w.wake()
 	log.await(t, `msg="the rank answers again" group=world rank=2`)
-	log.await(t, `msg="waiting for ranks that are alive and have not come to the call yet" group=world ranks="[1 2]"`)
+	log.await(t, `msg="waiting for ranks that are alive but have not reached the call" group=world ranks="[1 2]"`)
 	require.Equal(t, 1, strings.Count(log.String(), "does not answer"), "once is enough")
 	w.finish <- nil
 	require.NoError(t, h.Wait(t.Context()))

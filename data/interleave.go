@@ -187,7 +187,7 @@ func (c *interleaveCursor[T]) advance(i int) error {
 	}
 	p.Round++
 	if err = c.readAhead(i); err == io.EOF {
-		err = errors.New("it has no sample when it begins anew")
+		err = errors.New("it has no sample when it restarts")
 	}
 	return c.named(i, err)
 }
@@ -293,7 +293,7 @@ func (c *interleaveCursor[T]) reopen(i int, at partPlace) error {
 	c.parts[i].cursor = cursor
 	s, ok := cursor.(Seeker)
 	if !ok {
-		return fmt.Errorf("%T cannot go to a place", cursor)
+		return fmt.Errorf("%T cannot seek", cursor)
 	}
 	if err := s.Seek(at.At); err != nil {
 		return err

@@ -177,7 +177,7 @@ func (r *sampleReader[T]) Place() (place json.RawMessage, err error) {
 func (r *sampleReader[T]) Skip(number int64, place json.RawMessage) error {
 	if s, ok := r.cursor.(Seeker); ok && place != nil {
 		if err := guard(func() error { return s.Seek(place) }); err != nil {
-			return fmt.Errorf("data: going to sample %d: %w", number, err)
+			return fmt.Errorf("data: seeking to sample %d: %w", number, err)
 		}
 		r.number = number
 		return nil
@@ -185,7 +185,7 @@ func (r *sampleReader[T]) Skip(number int64, place json.RawMessage) error {
 	for r.number < number {
 		if _, err := r.Next(); err != nil {
 			if err == io.EOF {
-				err = fmt.Errorf("data: the epoch ended after %d samples, before sample %d: it is another than before",
+				err = fmt.Errorf("data: the epoch ended after %d samples, before sample %d: the data changed",
 					r.number, number)
 			}
 			return err

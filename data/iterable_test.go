@@ -159,6 +159,6 @@ func TestSeeker(t *testing.T) {
 	place, err := r.Place()
 	require.NoError(t, err)
 	require.Equal(t, "8", string(place))
-	require.ErrorContains(t, r.Skip(9, json.RawMessage(`"x"`)), "data: going to sample 9: ")
+	require.ErrorContains(t, r.Skip(9, json.RawMessage(`"x"`)), "data: seeking to sample 9: ")
 	require.Equal(t, "feed", NewIterableSource[number](unopened{}, Stack[number]).(Fingerprinter).Fingerprint())
 }

@@ -148,7 +148,7 @@ func (s *session) fromCache() error {
 	case err != nil:
 		return s.refused(err)
 	case !info.IsDir():
-		return fmt.Errorf("hub: %s is no folder", s.within(s.path("snapshots", at)))
+		return fmt.Errorf("hub: %s is not a folder", s.within(s.path("snapshots", at)))
 	}
 	files, err := s.readTree(at)
 	s.listed = err == nil
@@ -231,7 +231,7 @@ func (s *session) read(name string, limit int64) ([]byte, error) {
 func (s *session) openRegular(name string) (*os.File, error) {
 	info, err := s.root.Stat(name)
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file", name)
+		err = fmt.Errorf("%s is not a regular file", name)
 	}
 	if err != nil {
 		return nil, s.refused(err)
@@ -250,7 +250,7 @@ func (s *session) has(name string, size int64) (bool, error) {
 	case err != nil:
 		return false, s.refused(err)
 	case !info.Mode().IsRegular():
-		return false, fmt.Errorf("hub: %s is no regular file", s.within(name))
+		return false, fmt.Errorf("hub: %s is not a regular file", s.within(name))
 	}
 	return info.Size() == size, nil
 }

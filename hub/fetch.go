@@ -35,7 +35,7 @@ const (
 
 var (
 	// errNoRanges is the reason of a server that sends whole files alone.
-	errNoRanges = errors.New("the server sends no parts of files")
+	errNoRanges = errors.New("the server does not support ranges of a file")
 	// errRange is a server's 416.
 	errRange = fmt.Errorf("%w: 416 Range Not Satisfiable", errNoRanges)
 )
@@ -82,7 +82,7 @@ func (s *session) fetch(ctx context.Context, f File, m Meter) error {
 // download completes a file and compares it with its hash.
 func (s *session) download(ctx context.Context, f File, name string, m Meter) (err error) {
 	if info, err := s.root.Lstat(name); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("hub: %s is no regular file", s.within(name))
+		return fmt.Errorf("hub: %s is not a regular file", s.within(name))
 	}
 	file, err := s.root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {

@@ -375,7 +375,7 @@ func faults() []fault {
 				w.WriteHeader(416)
 			}
 			return weights(r)
-		}, want: "model.safetensors of model org/tiny: the server sends no parts of files: 416"},
+		}, want: "model.safetensors of model org/tiny: the server does not support ranges of a file: 416"},
 		{name: "416 of ranges alone", fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
 			if r.Header.Get("Range") != "" {
 				w.WriteHeader(416)

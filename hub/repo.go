@@ -49,7 +49,7 @@ func IsName(name string) bool { return hubname.Is(name) }
 
 func (r Repo) check() error {
 	if !IsName(r.Name) {
-		return fmt.Errorf("hub: %q is no name of a repository: want org/name", r.Name)
+		return fmt.Errorf("hub: %q is not the name of a repository: want org/name", r.Name)
 	}
 	if r.Kind != Models && r.Kind != Datasets {
 		return fmt.Errorf("hub: the kind %q of %s: want %s or %s", r.Kind, r.Name, Models, Datasets)
@@ -70,7 +70,7 @@ func checkPath(name string) error {
 	}
 	if name == "" || path.IsAbs(name) || path.Clean(name) != name || name == "." || name == ".." ||
 		strings.HasPrefix(name, "../") || !filepath.IsLocal(filepath.FromSlash(name)) {
-		return fmt.Errorf("the name %q leads out of its folder, or is none: want one within it", name)
+		return fmt.Errorf("the name %q leads out of its folder, or is empty: want a name inside it", name)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func fromConfig(in *nn.Init, config []byte) (m Configured, err error) {
 		return nil, err
 	}
 	if p := tensor.Try(func() { m, err = f(in, config) }); p != nil {
-		return nil, fmt.Errorf("models: config.json: no model can be made of it: %w", p)
+		return nil, fmt.Errorf("models: config.json does not describe a valid model: %w", p)
 	}
 	return m, err
 }

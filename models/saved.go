@@ -168,7 +168,7 @@ func MergeSet(set *safetensors.Set, l WeightsLayout, maxShardSize int64) ([]Weig
 	}
 	for _, name := range set.Names() {
 		if !used[name] {
-			return nil, fmt.Errorf("models: %s does not say what becomes of %s", WeightsLayoutFile, name)
+			return nil, fmt.Errorf("models: %s does not describe what %s becomes", WeightsLayoutFile, name)
 		}
 	}
 	return l.files(maxShardSize, func(name string) (piece, bool) {

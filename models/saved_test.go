@@ -187,7 +187,7 @@ func TestScatteredModel(t *testing.T) {
 
 		l.Arrays = l.Arrays[1:]
 		_, err = models.MergeSet(set, l, 0)
-		require.ErrorContains(t, err, "does not say what becomes of")
+		require.ErrorContains(t, err, "does not describe what")
 		l.Arrays[0].Params = []string{"x"}
 		l.Arrays = append(l.Arrays, models.SavedArray{Name: "y", Params: set.Names()})
 		_, err = models.MergeSet(set, l, 0)

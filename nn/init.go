@@ -77,7 +77,7 @@ func (in *Init) take(name string, dt tensor.DType, shape []int) {
 	}
 	m := in.made
 	if m.tensors++; m.tensors > m.most {
-		fail("the model has more than %d parameters and buffers: want at most so many", m.most)
+		fail("the model has more than %d parameters and buffers: want at most as many", m.most)
 	}
 	n := float64(dt.Size())
 	for _, size := range shape {

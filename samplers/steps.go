@@ -50,7 +50,7 @@ func PlanSteps(microBatches, perStep int64, epochs float64, maxSteps int64) (Ste
 	}
 	steps := math.Ceil(epochs * float64(p.UpdatesPerEpoch))
 	if steps >= math.MaxInt64 {
-		return Steps{}, fmt.Errorf("samplers: num_train_epochs %v × %d steps per epoch is more than can be counted",
+		return Steps{}, fmt.Errorf("samplers: num_train_epochs %v × %d steps per epoch is too large",
 			epochs, p.UpdatesPerEpoch)
 	}
 	p.MaxSteps, p.Epochs = int64(steps), int64(math.Ceil(epochs))

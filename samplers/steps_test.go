@@ -44,7 +44,7 @@ func TestPlanStepsErrors(t *testing.T) {
 		require.ErrorContains(t, err, "num_train_epochs is")
 	}
 	_, err = samplers.PlanSteps(1<<40, 1, 1<<40, -1)
-	require.ErrorContains(t, err, "more than can be counted")
+	require.ErrorContains(t, err, "steps per epoch is too large")
 	_, err = samplers.PlanUnsized(1, 0)
 	require.EqualError(t, err, "samplers: max_steps is 0: want at least 1: the training data has no length")
 	_, err = samplers.PlanUnsized(0, 1)

@@ -249,9 +249,9 @@ func TestAdaptersAreSaved(t *testing.T) {
 		_, err := tr.Train()
 		require.ErrorContains(t, err, want)
 	}
-	fails("is of an adapter: want WithAdapter, which saves it")
+	fails("belongs to an adapter: want WithAdapter, which saves it")
 	m.LMHead.Weight.SetRequiresGrad(true)
-	fails("transformer.wte.weight is trained, and no part of the adapter", trainer.WithAdapter(a))
+	fails("transformer.wte.weight is trained, but is not a part of the adapter", trainer.WithAdapter(a))
 	m.LMHead.Weight.SetRequiresGrad(false)
 	a.Deactivate()
 	fails("lora_A.default.weight is not trained: want an active adapter", trainer.WithAdapter(a))

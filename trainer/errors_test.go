@@ -43,8 +43,8 @@ func TestConstructionErrorsWait(t *testing.T) {
 		t     *trainer.Trainer
 		words []string
 	}{
-		"no model":     {newTrainer(vfs.NewMem(), nil, lineArgs()), []string{"model and arguments"}},
-		"no arguments": {newTrainer(vfs.NewMem(), newLine(0, 0), nil), []string{"model and arguments"}},
+		"no model":     {newTrainer(vfs.NewMem(), nil, lineArgs()), []string{"no model or no arguments"}},
+		"no arguments": {newTrainer(vfs.NewMem(), newLine(0, 0), nil), []string{"no model or no arguments"}},
 		"invalid arguments": {newTrainer(vfs.NewMem(), newLine(0, 0), invalid),
 			[]string{"per_device_train_batch_size", "-1", "max_steps", "optim", "adagrad"}},
 		"several at once": {newTrainer(vfs.NewMem(), newLine(0, 0), several),

@@ -224,10 +224,10 @@ func TestIterableFaults(t *testing.T) {
 		{"group_by_length sorts samples by length", func(a *args.TrainingArguments) {
 			a.MaxSteps, a.TrainSamplingStrategy = 5, args.SamplingGroupByLength
 		}, []trainer.Option{stream(20)}},
-		{"an iterable training set has no sampler", func(a *args.TrainingArguments) {
+		{"WithSampler has no effect on an iterable training set", func(a *args.TrainingArguments) {
 			a.MaxSteps = 5
 		}, []trainer.Option{stream(20), trainer.WithSampler(picked{1})}},
-		{"there are two training sets", func(a *args.TrainingArguments) {
+		{"two training sets are given", func(a *args.TrainingArguments) {
 			a.MaxSteps = 5
 		}, []trainer.Option{stream(20), trainer.WithTrainData(source(points(3)))}},
 		{"epoch 0 of the iterable dataset has no samples", func(a *args.TrainingArguments) {

@@ -129,7 +129,7 @@ func TestLabelSmoothingIsNotIgnored(t *testing.T) {
 	m := newLine(1, 2)
 	before := weights(m)
 	_, err := newTrainer(vfs.NewMem(), m, lineArgs(set), samples).Train()
-	requireOneError(t, err, "label_smoothing_factor is 0.1", "no cross entropy of package nn")
+	requireOneError(t, err, "label_smoothing_factor is 0.1", "not a cross entropy of package nn")
 	require.Equal(t, before, weights(m))
 
 	own := trainer.WithLoss(func(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {

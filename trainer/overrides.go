@@ -53,8 +53,7 @@ func WithLog(f LogFunc) Option { return func(t *Trainer) { t.logFunc = f } }
 func (t *Trainer) checkOverrides() error {
 	switch {
 	case t.stepFunc != nil && t.loss != nil:
-		return errors.New("trainer: there are a loss function and a step function, which computes the loss too: want " +
-			"one of WithLoss and WithStep")
+		return errors.New("trainer: WithLoss and WithStep both compute the loss: want one of WithLoss and WithStep")
 	case t.args.NeftuneNoiseAlpha != nil && !embedded(t.model):
 		return fmt.Errorf("trainer: neftune_noise_alpha is %g, but %T has no embeddings of tokens (models.Embedded): "+
 			"want none", *t.args.NeftuneNoiseAlpha, t.model)
@@ -62,10 +61,11 @@ func (t *Trainer) checkOverrides() error {
 		return errors.New("trainer: label_smoothing_factor has no effect on WithLoss and WithStep: want 0, and " +
 			"nn.CrossEntropyOptions in the function")
 	case t.dataloader != nil && (t.train != nil || t.stream != nil):
-		return errors.New("trainer: there are a training set and a dataloader function: want one of WithTrainData, " +
+		return errors.New("trainer: a training set and a dataloader function are given: want one of WithTrainData, " +
 			"WithIterableTrainData and WithTrainDataloader")
 	case t.dataloader != nil && t.sampler != nil:
-		return errors.New("trainer: WithSampler has no effect on WithTrainDataloader: want the sampler in the function")
+		return errors.New("trainer: WithSampler has no effect on WithTrainDataloader: want the sampler inside " +
+			"the function")
 	case t.dataloader != nil && t.args.TrainSamplingStrategy == args.SamplingGroupByLength:
 		return errors.New("trainer: train_sampling_strategy group_by_length has no effect on WithTrainDataloader: " +
 			"want random, and the order in the function")
@@ -109,7 +109,7 @@ func (t *Trainer) forward(c *nn.Ctx, b *data.Batch) (out models.Output, count fl
 		smoothing := &nn.Smoothing{Factor: t.args.LabelSmoothingFactor}
 		out = t.model.Forward(c.WithLabelSmoothing(smoothing), b)
 		if out.Loss != nil && !smoothing.Used {
-			err = fmt.Errorf("label_smoothing_factor is %g, but the loss of %T is no cross entropy of package nn: "+
+			err = fmt.Errorf("label_smoothing_factor is %g, but the loss of %T is not a cross entropy of package nn: "+
 				"want 0", smoothing.Factor, t.model)
 		}
 		return out, b.Count, err

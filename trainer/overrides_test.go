@@ -289,7 +289,7 @@ func TestOverridesRefuse(t *testing.T) {
 			trainer.WithStep(step)},
 		"want one of WithTrainData, WithIterableTrainData and WithTrainDataloader": {
 			trainer.WithTrainData(source(points(8))), trainer.WithTrainDataloader(load)},
-		"want the sampler in the function": {trainer.WithTrainDataloader(load),
+		"want the sampler inside the function": {trainer.WithTrainDataloader(load),
 			trainer.WithSampler(samplers.NewSequential(8))},
 		"returned no windows": {trainer.WithTrainDataloader(load)},
 	} {

@@ -195,7 +195,7 @@ func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string
 			return nil, nil, set.empty()
 		}
 		if t.acc.IsMain() {
-			t.log.Warn("the set to predict is empty: there are no predictions and no metrics of them")
+			t.log.Warn("the set to predict is empty: there are no predictions and no metrics")
 		}
 		return callbacks.SpeedMetrics(strings.TrimSuffix(prefix, "_"), time.Since(begin), 0, 0, 0), nil, nil
 	}

@@ -44,7 +44,7 @@ func (r *run) makeSchedule() (err error) {
 	}
 	constant := a.LRSchedulerType == args.SchedulerConstant || a.LRSchedulerType == args.SchedulerConstantWithWarmup
 	if a.EMADecay == 0 && r.opt.Averages() && !constant { // ema_decay averages too, and needs the schedule
-		r.jobLog().Warn("a schedule-free optimizer averages weights in place of lowering the learning rate: want "+
+		r.jobLog().Warn("a schedule-free optimizer averages weights instead of lowering the learning rate: want "+
 			"lr_scheduler_type constant", "optim", a.Optim, "lr_scheduler_type", a.LRSchedulerType)
 	}
 	if a.FollowsMetric() {

@@ -42,10 +42,11 @@ func (t *Trainer) checkIterable() error {
 	case t.stream == nil:
 		return nil
 	case t.train != nil:
-		return errors.New("trainer: there are two training sets: want one of WithTrainData and WithIterableTrainData")
+		return errors.New("trainer: two training sets are given: want one of WithTrainData and WithIterableTrainData")
 	case t.sampler != nil:
-		return errors.New("trainer: an iterable training set has no sampler, its samples come in their order: want " +
-			"WithTrainData with WithSampler")
+		return errors.New("trainer: WithSampler has no effect on an iterable training set, which is read in its " +
+			"order: " +
+			"want WithTrainData")
 	case t.args.TrainSamplingStrategy == args.SamplingGroupByLength:
 		return fmt.Errorf("trainer: train_sampling_strategy %s sorts samples by length, and an iterable training set "+
 			"is read in its order: want another strategy, or WithTrainData", args.SamplingGroupByLength)

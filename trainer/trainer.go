@@ -279,7 +279,7 @@ func New(model models.Model, a *args.TrainingArguments, opts ...Option) *Trainer
 	t := &Trainer{args: a, model: model, display: os.Stderr, log: slog.Default(), now: time.Now}
 	for i, o := range opts {
 		if o == nil {
-			t.err = fmt.Errorf("trainer: option %d of New is nil: want options alone", i+1)
+			t.err = fmt.Errorf("trainer: option %d of New is nil: want no nil option", i+1)
 			return t
 		}
 		o(t)
@@ -290,7 +290,7 @@ func New(model models.Model, a *args.TrainingArguments, opts ...Option) *Trainer
 
 func (t *Trainer) build() error {
 	if t.model == nil || t.args == nil {
-		return errors.New("trainer: New needs a model and arguments")
+		return errors.New("trainer: New got no model or no arguments: want both")
 	}
 	if err := t.args.ReadConfigs(); err != nil {
 		return err
@@ -349,7 +349,7 @@ func (t *Trainer) checkOptions() error {
 		return err
 	}
 	if slices.Contains(t.metrics, nil) {
-		return errors.New("trainer: WithMetrics got a nil metric: want metrics alone")
+		return errors.New("trainer: WithMetrics got a nil metric: want no nil")
 	}
 	if slices.Contains(t.user, nil) {
 		return errors.New("trainer: WithCallbacks got a nil callback")
@@ -391,10 +391,11 @@ func (t *Trainer) checkAdapter() error {
 	for name, ok := range adapted {
 		switch {
 		case t.adapter != nil:
-			return fmt.Errorf("trainer: WithAdapter: %s is trained, and no part of the adapter: it would not be saved",
+			return fmt.Errorf("trainer: WithAdapter: %s is trained, but is not a part of the adapter, so it "+
+				"would not be saved",
 				name)
 		case ok:
-			return fmt.Errorf("trainer: %s is of an adapter: want WithAdapter, which saves it", name)
+			return fmt.Errorf("trainer: %s belongs to an adapter: want WithAdapter, which saves it", name)
 		}
 	}
 	return nil

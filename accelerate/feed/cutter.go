@@ -196,7 +196,7 @@ func (c *cutter) readHead(ctx context.Context, block int64) error {
 		sample, err := r.Next()
 		if err != nil {
 			if err == io.EOF {
-				err = errors.New("its first samples are gone")
+				err = errors.New("its first samples cannot be read again")
 			}
 			return errors.Join(fmt.Errorf("feed: epoch %d of the iterable dataset: %w", c.place.Epoch, err),
 				r.Close())
@@ -257,7 +257,7 @@ func (c *cutter) empty() error {
 	c.close()
 	switch n := int64(len(c.buffered)); {
 	case c.place.Items > 0:
-		return fmt.Errorf("feed: epoch %d of the iterable dataset ends after %d samples, but went on when the "+
+		return fmt.Errorf("feed: epoch %d of the iterable dataset ends after %d samples, but was longer when the "+
 			"place was saved", c.place.Epoch, c.place.Items+n)
 	case n > 0:
 		return fmt.Errorf("feed: epoch %d of the iterable dataset has %s, fewer than one batch of %d, "+

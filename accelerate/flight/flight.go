@@ -27,7 +27,7 @@ const EnvDir = "LOCKSTEP_FLIGHT_DIR"
 
 // Errors of [Ask].
 var (
-	ErrNoRank    = errors.New("it is no rank of a job, or not yet") // it gives out no flight records
+	ErrNoRank    = errors.New("it is not a rank of a job, or not yet") // it gives out no flight records
 	ErrNoProcess = errors.New("there is no such process")
 )
 

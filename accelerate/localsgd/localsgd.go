@@ -71,7 +71,7 @@ func (s *Strategy) leave(ctx context.Context) error {
 	}
 	s.Strategy, s.onOwn, s.averaged = strategy.NewSingle(s.job), true, s.steps
 	if s.job.Main {
-		s.job.Log.Info("ranks step on their own from here on", "step", s.steps+1, "local_sgd_steps", s.options.Every)
+		s.job.Log.Info("from now on ranks step independently", "step", s.steps+1, "local_sgd_steps", s.options.Every)
 	}
 	return nil
 }

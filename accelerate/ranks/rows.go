@@ -110,7 +110,7 @@ func (r *rowReader) array(a *Array) {
 	for range r.number(tensor.MaxDims) {
 		d := int(r.number(math.MaxInt))
 		if d > 0 && want > math.MaxInt/d {
-			r.err = fmt.Errorf("an array of shape %v and more", a.Shape)
+			r.err = fmt.Errorf("an array of shape %v with more dimensions", a.Shape)
 			return
 		}
 		a.Shape = append(a.Shape, d)

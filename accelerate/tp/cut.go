@@ -204,7 +204,7 @@ func (p Plan) ruleOf(l *layer, used map[string]bool) (r Rule, err error) {
 		return r, fmt.Errorf("%s is %s, and %s is tied to another module: want %s, %s or %s", l.path, r, l.tied,
 			EmbeddingRowwise, ColwiseGatherOutput, Replicate)
 	case r.divides() && l.module == nil:
-		return r, fmt.Errorf("%s is %s, and is no module: want a linear layer", l.path, r)
+		return r, fmt.Errorf("%s is %s, not a module: want a linear layer", l.path, r)
 	case r.byRows() && (l.module == nil || l.hasMatrix() || l.tied != ""):
 		return r, fmt.Errorf("%s is %s: want a layer without matrices, such as a norm, or %s", l.path, r, Replicate)
 	}
@@ -336,7 +336,7 @@ func (l *layer) cuts(size Size) (list []Cut, err error) {
 		case i == weight:
 			list = append(list, Cut{p.Name, slices.Clone(p.Shape()), dim, l.rule.fused(), parts})
 		case p.Dim() != 1 || p.Size(0) != w.Size(out):
-			return nil, fmt.Errorf("%s is %s, and its %s of shape %v is no bias of %d outputs: want a linear layer",
+			return nil, fmt.Errorf("%s is %s, and its %s of shape %v is not a bias of %d outputs: want a linear layer",
 				l.path, l.rule, p.Name, p.Shape(), w.Size(out))
 		case !l.rule.rowwise():
 			list = append(list, Cut{p.Name, slices.Clone(p.Shape()), 0, l.rule.fused(), parts})

@@ -79,7 +79,8 @@ func (f *launchFlags) flagSet() *pflag.FlagSet {
 	fs.StringVarP(&f.tee, "tee", "t", "0", "streams that go to log files and to the console")
 	fs.IntSliceVar(&f.localRanksFilter, "local_ranks_filter", nil, "local ranks whose output is shown (default all)")
 	fs.Var(&f.grace, "grace_period", "time between a signal and SIGKILL")
-	fs.Var(&f.settle, "settle_time", "time after a failure in which the other ranks may report it before they get SIGTERM")
+	fs.Var(&f.settle, "settle_time", "time after a failure in which the other ranks may report it before they "+
+		"get SIGTERM")
 	fs.StringSliceVar(&f.signals, "signals_to_handle", handled,
 		"signals that are forwarded and end the job")
 	fs.StringVar(&f.configFile, "config_file", "",

@@ -62,7 +62,8 @@ type command struct {
 func commands() []command {
 	return []command{
 		{launchCommand, "start a program as several ranks on this host and monitor them", (*program).launch},
-		{"env", "show the rank of this process, the variables it comes from, and the machine's resources", (*program).env},
+		{"env", "show the rank of this process, the variables it comes from, and the machine's " +
+			"resources", (*program).env},
 		{"estimate-memory", "estimate how much memory training a model takes", (*program).estimateMemory},
 		{"simulate", "predict the step of a pipeline, or of a whole job", (*program).simulate},
 		{"prove", "train a small model on many arrangements of ranks, and compare their bits", (*program).prove},

@@ -37,7 +37,8 @@ type mergeFlags struct {
 func (f *mergeFlags) flagSet() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("merge-weights", pflag.ContinueOnError)
 	fs.StringVar(&f.maxShardSize, "max_shard_size", "",
-		"largest size of a file of weights, such as 5GB or a number of bytes; larger weights are divided among several files (default: no limit)")
+		"largest size of a file of weights, such as 5GB or a number of bytes; larger weights are divided among "+
+			"several files (default: no limit)")
 	fs.BoolVar(&f.optimizer, "optimizer", false, "write the optimizer's state too, as optimizer.safetensors")
 	fs.BoolVar(&f.nonfinite, "allow_nonfinite", false, "also merge weights that are NaN or infinite")
 	return fs

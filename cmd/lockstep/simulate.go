@@ -50,7 +50,8 @@ func (f *simulateFlags) flagSet() *pflag.FlagSet {
 	fs.IntVar(&f.of.Ranks, "pp_size", 0, "ranks of the pipeline (default: 4, or those of the file)")
 	fs.IntVar(&f.of.MicroBatches, "micro_batches", 0,
 		"micro-batches of a step (default: two for each rank, or those of the file)")
-	fs.IntVar(&f.of.StagesPerRank, "stages_per_rank", 0, "stages of each rank; 0: the smallest number that the schedule permits")
+	fs.IntVar(&f.of.StagesPerRank, "stages_per_rank", 0, "stages of each rank; 0: the smallest number that the "+
+		"schedule permits")
 	fs.Float64SliceVar(&f.costs, "costs", []float64{1, 1, 1}, "F,I,W: the times of a rank's three passes")
 	fs.Float64Var(&f.transfer, "transfer", 0, "the time of a message between two stages")
 	fs.StringVar(&f.format, "format", formats[0],

@@ -276,15 +276,17 @@ func TestDetectRefuses(t *testing.T) {
 				"OMPI_COMM_WORLD_LOCAL_RANK\n" +
 				"  - OMPI_COMM_WORLD_RANK is set, but the local world size is not: want OMPI_COMM_WORLD_LOCAL_SIZE"},
 		{"Open MPI's master", with(openMPIRank, vars{"MASTER_ADDR": ""}),
-			"environment of Open MPI: MASTER_ADDR is not set, and Open MPI does not tell where rank 0 is: pass it to " +
+			"environment of Open MPI: MASTER_ADDR is not set, and Open MPI does not contain the address of rank 0: " +
+				"pass it to " +
 				"all ranks (mpirun -x MASTER_ADDR=host)"},
 		{"Slurm without nodes", with(slurmTask, vars{"SLURM_STEP_NODELIST": ""}),
-			"environment of Slurm: MASTER_ADDR is not set, and Slurm does not tell where rank 0 is: want " +
+			"environment of Slurm: MASTER_ADDR is not set, and Slurm does not give the address of rank 0: want " +
 				"SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, or set it to the host of rank 0"},
 		{"Slurm's nodes garbled", with(slurmTask, vars{"SLURM_STEP_NODELIST": "n[1-"}),
 			`environment of Slurm: 2 faults:` + "\n" +
-				`  - SLURM_STEP_NODELIST: host list "n[1-": a [ without its ]: want pairs of them` + "\n" +
-				"  - MASTER_ADDR is not set, and Slurm does not tell where rank 0 is: want SLURM_STEP_NODELIST or " +
+				`  - SLURM_STEP_NODELIST: host list "n[1-": a [ without its ]: want pairs of ` +
+				`them` + "\n" +
+				"  - MASTER_ADDR is not set, and Slurm does not give the address of rank 0: want SLURM_STEP_NODELIST or " +
 				"SLURM_JOB_NODELIST, or set it to the host of rank 0"},
 		{"Slurm's counts garbled", with(slurmTask, vars{"SLURM_STEP_TASKS_PER_NODE": "4(x"}),
 			`environment of Slurm: SLURM_STEP_TASKS_PER_NODE is "4(x": "4(x" is not a count: want a form such as 4(x2),3`},
@@ -306,8 +308,8 @@ func TestDetectRefuses(t *testing.T) {
 			"environment of Kubernetes Indexed Job: JOB_COMPLETION_INDEX is set, but the world size is not: want " +
 				"WORLD_SIZE"},
 		{"Indexed Job without master", with(indexedPod, vars{"MASTER_ADDR": ""}),
-			"environment of Kubernetes Indexed Job: MASTER_ADDR is not set, and Kubernetes Indexed Job does not tell " +
-				"where rank 0 is: set it to the pod of index 0 in the headless service, train-0.<service>"},
+			"environment of Kubernetes Indexed Job: MASTER_ADDR is not set, and Kubernetes Indexed Job does not give " +
+				"the address of rank 0: set it to the pod of index 0 in the headless service, train-0.<service>"},
 		{"RANK by hand against Slurm", with(slurmTask,
 			vars{"RANK": "0", "WORLD_SIZE": "7", "MASTER_ADDR": "m", "MASTER_PORT": "3"}),
 			"environment of torchrun: torchrun says rank 0 of 7 (RANK, WORLD_SIZE), Slurm says rank 6 of 7 " +

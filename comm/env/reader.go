@@ -167,7 +167,7 @@ func (r *reader) master(advice string) {
 		r.e.MasterAddr = loopback
 		r.say(fieldMasterAddr, loopback, "all ranks are on this host")
 	default:
-		r.fault("%s is not set, and %s does not tell where rank 0 is: %s", VarMasterAddr, r.e.Kind, advice)
+		r.fault("%s is not set, and %s does not give the address of rank 0: %s", VarMasterAddr, r.e.Kind, advice)
 	}
 	r.port()
 }

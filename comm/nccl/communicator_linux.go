@@ -32,7 +32,7 @@ type communicator struct {
 }
 
 // errGivenUp is the error of calls after Abort or Close.
-var errGivenUp = errors.New("the communicator was given up")
+var errGivenUp = errors.New("the communicator was aborted")
 
 // How often a communicator in progress is looked at, and how long its end may take.
 const (
@@ -66,7 +66,7 @@ func (c *communicator) look(name string) (state int32, err error) {
 	return *now, err
 }
 
-// with calls f unless the communicator was given up, which does not happen meanwhile.
+// with calls f unless the communicator was aborted, which does not happen meanwhile.
 func (c *communicator) with(f func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -324,7 +324,7 @@ func (j *Job) introduce(all [][]byte) error {
 			return fmt.Errorf("rendezvous: rank %d sent an invalid introduction: %w", r, err)
 		}
 		if j.Peers[r].Rank != r {
-			return fmt.Errorf("rendezvous: rank %d sent an invalid introduction: it says that it is rank %d", r,
+			return fmt.Errorf("rendezvous: rank %d sent an invalid introduction: it claims to be rank %d", r,
 				j.Peers[r].Rank)
 		}
 		if a, b := j.Peers[0], j.Peers[r]; a.Kernels != b.Kernels {

@@ -58,7 +58,7 @@ func (p *Place) encode() []byte {
 func decodePlace(text []byte) (Place, error) {
 	var p Place
 	if len(text) > maxPlace {
-		return p, fmt.Errorf("rendezvous: a place of %d bytes: want at most %d", len(text), maxPlace)
+		return p, fmt.Errorf("rendezvous: an address of %d bytes: want at most %d", len(text), maxPlace)
 	}
 	if err := json.Unmarshal(text, &p); err != nil {
 		return p, fmt.Errorf("rendezvous: no place: %w", err)
@@ -107,7 +107,7 @@ func (j *Job) announce(ctx context.Context) error {
 	}
 	j.Place.Address = j.Server.Addr().String()
 	if err := j.Meeting.Announce(ctx, &j.Place); err != nil {
-		return fmt.Errorf("rendezvous: rank 0 cannot say where it listens, by %s: %w", j.Meeting, err)
+		return fmt.Errorf("rendezvous: rank 0 cannot publish its address by %s: %w", j.Meeting, err)
 	}
 	j.announced = true
 	return nil

@@ -203,7 +203,7 @@ func (r *Roster) hear(h *rosterHost, m hostReport) {
 // enter takes down that a host is ready for a round, its first or the next.
 func (r *Roster) enter(h *rosterHost, m hostReport) {
 	if len(r.hosts) > 0 && r.hosts[0].last.Ranks != m.Ranks {
-		r.o.Logger.Warn("a host is sent away since it has another nproc_per_node", "host", m.Address, "ranks", m.Ranks,
+		r.o.Logger.Warn("a host is refused because it has another nproc_per_node", "host", m.Address, "ranks", m.Ranks,
 			"want", r.hosts[0].last.Ranks)
 		h.send(HostEvent{Kind: EventOver, Failed: true, Why: fmt.Sprintf("this host has %d ranks, the others have %d: "+
 			"want the same nproc_per_node", m.Ranks, r.hosts[0].last.Ranks)})
@@ -345,7 +345,7 @@ func (r *Roster) judge() bool {
 			pause = r.o.Pause(time.Since(r.began))
 		}
 		r.earliest = time.Now().Add(pause)
-		r.o.Logger.Warn("a rank failed; the job goes on in another round", "host", failed.last.Address, "cause",
+		r.o.Logger.Warn("a rank failed; the job continues in another round", "host", failed.last.Address, "cause",
 			failed.last.Why, "restarts", r.restarts, "max_restarts", r.o.MaxRestarts, "in", pause)
 	}
 	for _, h := range r.hosts {

@@ -122,8 +122,8 @@ func CheckToken(token []byte) error {
 			how)
 	}
 	if bits := tokenBits(token); bits < minTokenBits {
-		return fmt.Errorf("%w: it is so regular, or made of so few common words, that it counts as "+
-			"%.0f bits: want at least %d: %s", ErrWeakToken, bits,
+		return fmt.Errorf("%w: it is so regular, or consists of so few common words, that it has "+
+			"only %.0f bits of randomness: want at least %d: %s", ErrWeakToken, bits,
 			minTokenBits, how)
 	}
 	return nil

@@ -47,7 +47,7 @@ type Sample struct {
 func (s Sample) Teaches() bool { return slices.Contains(s.Learned, true) }
 
 // errNothing is a row that teaches nothing.
-var errNothing = errors.New("no token of it is learned")
+var errNothing = errors.New("it has no token to learn")
 
 // Encode makes a sample of a row. It is an error if the row is a conversation and there is no template, if nothing of
 // it would be learned, or if an answer that is learned does not end on one of Ends.
@@ -92,7 +92,7 @@ func (e *Encoder) render(c Conversation) (string, []Span, error) {
 	}
 	text, spans, err := e.Template.Render(c)
 	if err == nil && strings.TrimSpace(text) == "" {
-		err = e.Template.located(errors.New("chat: the template makes an empty text of the conversation"))
+		err = e.Template.located(errors.New("chat: the template renders the conversation as an empty text"))
 	}
 	if err == nil && leavesOut(text, c.Messages) {
 		err = e.Template.located(fmt.Errorf("chat: the template leaves out what the messages say: it makes %.100q of "+
@@ -124,7 +124,7 @@ func (e *Encoder) conversation(r Row) (s Sample, err error) {
 		return s, err
 	}
 	if len(spans) == 0 && !answers(r.Messages) {
-		return s, fmt.Errorf("%w: it has no message of the assistant, the only ones that assistant_only_loss learns",
+		return s, fmt.Errorf("%w: it has no message of the assistant, and assistant_only_loss learns nothing else",
 			errNothing)
 	}
 	if len(spans) == 0 {

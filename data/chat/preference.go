@@ -23,7 +23,7 @@ const (
 var (
 	ErrSameAnswers = errors.New("chosen and rejected are the same")
 	ErrEmptyAnswer = errors.New("an answer is empty")
-	ErrPairCut     = errors.New("what would be learned lies beyond max_length")
+	ErrPairCut     = errors.New("the tokens to learn are after max_length")
 )
 
 // TruncationMode is how rows of preferences that are too long are cut, by TRL's names.

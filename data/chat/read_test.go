@@ -28,7 +28,7 @@ func TestReadRows(t *testing.T) {
 		{"a.csv", "instruction,input\na,b\n", "a.csv: line 2: the row has the keys"},
 		{"a.parquet", "PAR1\x15\x00", "a.parquet: it has 6 bytes: want a Parquet file"},
 		{"utf.jsonl", `{"text": "a"}` + "\n" + `{"text": "b` + "\xe9" + `"}`,
-			`utf.jsonl: line 2: byte 0xE9 of the row is no UTF-8, behind "{\"text\": \"b"`},
+			`utf.jsonl: line 2: byte 0xE9 of the row is not UTF-8, after "{\"text\": \"b"`},
 		{"a.txt", "Hello", "a.txt does not begin with JSON: rows are read from JSON objects with "},
 		{"c.jsonl", `{"text": "a"}` + "\n" + `{"messages": [{"role": "user", "content": "b"}]}`,
 			"c.jsonl: line 2: the row has messages, and those before it text: want one form"},

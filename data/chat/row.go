@@ -118,7 +118,7 @@ func ParseRow(object []byte) (Row, error) {
 // valuesOf are the values of an object by their keys, without those that are null, and all keys, sorted.
 func valuesOf(object []byte) (values map[string]json.RawMessage, keys []string, err error) {
 	if at := jsontext.InvalidUTF8(object); at >= 0 {
-		return nil, nil, fmt.Errorf("byte 0x%02X of the row is no UTF-8, behind %q", object[at],
+		return nil, nil, fmt.Errorf("byte 0x%02X of the row is not UTF-8, after %q", object[at],
 			object[max(0, at-20):at])
 	}
 	fields, err := jsontext.Fields(object)

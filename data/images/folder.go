@@ -145,7 +145,7 @@ func ReadFile(path string) (Image, error) {
 		decoded, _, err = image.Decode(bytes.NewReader(raw))
 	}
 	if errors.Is(err, image.ErrFormat) {
-		err = errors.New("it is neither PNG nor JPEG, whatever its name says")
+		err = errors.New("it is neither PNG nor JPEG, although its name says so")
 	}
 	if err != nil {
 		return Image{}, fmt.Errorf("images: %s: %w", path, err)

@@ -112,7 +112,7 @@ func TestOpenFolder(t *testing.T) {
 	f, err = images.OpenFolder(make("a/x.png", "b/y.jpeg"))
 	require.NoError(t, err)
 	_, err = f.Get(0)
-	require.ErrorContains(t, err, filepath.Join("a", "x.png")+": it is neither PNG nor JPEG, whatever its name says")
+	require.ErrorContains(t, err, filepath.Join("a", "x.png")+": it is neither PNG nor JPEG, although its name says so")
 }
 
 // An image of more pixels than can be meant is refused before they have memory.

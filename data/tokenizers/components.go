@@ -47,7 +47,7 @@ func flatten(list []component, part string, raw json.RawMessage, depth int) ([]c
 		return append(list, c), nil
 	}
 	if depth >= maxSequences {
-		return nil, fmt.Errorf("want at most %d Sequences in each other", maxSequences)
+		return nil, fmt.Errorf("want at most %d nested Sequences", maxSequences)
 	}
 	var keys map[string]json.RawMessage
 	if err := loose(raw, &keys); err != nil {

@@ -265,7 +265,7 @@ func TestTemplatesMadeToExhaustMemoryAreRefused(t *testing.T) {
 	for want, text := range map[string]string{
 		"the template puts more than 1024 tokens around a text": template(33, 32),
 		"want at most 64 components":                            sequence(`{"type":"ByteLevel"}`, 65),
-		"want at most 4 Sequences in each other":                nested,
+		"want at most 4 nested Sequences":                       nested,
 		"more than 1024 tokens":                                 sequence(template(32, 31), 2),
 	} {
 		_, bad := parseProcessor([]byte(text), 1)

@@ -64,7 +64,7 @@ func compile(expr string) (*regexp2.Regexp, error) {
 			i++
 		case '(', '[':
 			if depth++; depth > maxNesting {
-				return nil, fmt.Errorf("it has more than %d groups in each other: want at most so many", maxNesting)
+				return nil, fmt.Errorf("it has more than %d nested groups: want at most as many", maxNesting)
 			}
 		case ')', ']':
 			depth--

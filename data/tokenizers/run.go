@@ -40,8 +40,8 @@ func (r *run) fits(size int) bool {
 // spend takes time for a regular expression.
 func (r *run) spend(expr string, d time.Duration) bool {
 	if r.time -= d; r.err == nil && r.time < 0 {
-		r.err = fmt.Errorf("tokenizers: the regular expression %.200q takes too long on this text: want one that "+
-			"does not try many ways to match it", expr)
+		r.err = fmt.Errorf("tokenizers: the regular expression %.200q takes too long on this text: want one with "+
+			"less backtracking", expr)
 	}
 	return r.err == nil
 }

@@ -57,7 +57,7 @@ func (a *ChatArguments) Check(c *args.Checker) {
 	c.Require(a.MaxBatchSize >= 1, "max_batch_size", a.MaxBatchSize, "at least 1")
 	c.Require(a.MaxWaiting >= 0, "max_waiting", a.MaxWaiting, "at least 0")
 	c.Require(a.PrefixCache >= 0 && a.PrefixCache <= 1<<20, "prefix_cache_mib", a.PrefixCache, "0 to 1048576")
-	c.Require(a.Serve == "" || a.System == "", "system", a.System, "none with serve: requests have their own")
+	c.Require(a.Serve == "" || a.System == "", "system", a.System, "none with serve: requests have their own messages")
 }
 
 // engine is what continues the texts. 0 stands for the usual number there, and less for none.

@@ -86,7 +86,7 @@ func (c *conversation) prompt() (ids []int, err error) {
 			c.from = from
 			return ids, nil
 		case last:
-			return nil, fmt.Errorf("the message has %d tokens with what the template adds, and the model reads %d: "+
+			return nil, fmt.Errorf("the message has %d tokens, with those of the template, and the model reads %d: "+
 				"want a shorter one", len(ids), context)
 		}
 	}

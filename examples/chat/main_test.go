@@ -199,7 +199,7 @@ func TestErrors(t *testing.T) {
 		{"a", "there is no model in out/finetune", []string{"--model_name_or_path", "out/finetune"}},
 		{"/system x\na", "no such role", []string{"--model_name_or_path", strict}},
 		{"/nix", "there is no /nix: /help lists commands", nil},
-		{"/save x", "/save needs a file, and something that was said", nil},
+		{"/save x", "/save needs the name of a file, and a conversation to save", nil},
 		{"\"\"\"a\nb", `a message that begins with """ has no end`, nil},
 	} {
 		_, _, err := piped(t, c.text, c.argv...)
@@ -236,7 +236,8 @@ func TestServe(t *testing.T) {
 	end()
 	require.NoError(t, <-ended)
 	_, _, err = piped(t, "", "--serve", "0.0.0.0:0")
-	require.ErrorContains(t, err, "other machines reach the address: want one of this machine alone, such as :0, in "+
+	require.ErrorContains(t, err, "other machines can reach the address: want one of this machine alone, such "+
+		"as :0, in "+
 		"place of 0.0.0.0:0, or --serve_remote")
 }
 

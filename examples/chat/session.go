@@ -126,7 +126,7 @@ func (s *session) take(ctx context.Context, text string) error {
 		s.system = rest
 	case "/save":
 		if rest == "" || len(s.messages) == 0 {
-			return errors.New("/save needs a file, and something that was said")
+			return errors.New("/save needs the name of a file, and a conversation to save")
 		}
 		if err := s.save(rest); err != nil {
 			return err

@@ -166,13 +166,13 @@ func (j *job) load(classes []string) error {
 	switch m := j.base.Model.(type) {
 	case *gpt2.Classifier:
 		if j.net = m; len(m.Labels()) == 1 {
-			return fmt.Errorf("%s has one label: it scores texts and tells no classes apart; examples/reward trains "+
+			return fmt.Errorf("%s has one label: it scores texts and has no classes; examples/reward trains "+
 				"such models", dir)
 		}
 	case *gpt2.Model:
 		if len(classes) == 0 {
-			return fmt.Errorf("%s is a language model, without a classifier's head: want a --train_file to learn "+
-				"one from", dir)
+			return fmt.Errorf("%s is a language model, without a classifier's head: want a --train_file to train "+
+				"one", dir)
 		}
 		pad := j.tokConfig.padToken(j.tok)
 		if pad == nil {

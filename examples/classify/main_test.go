@@ -226,7 +226,7 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 		writeMoods(t, dir, "jsonl", 31))
 	require.ErrorContains(t, err, "without a classifier's head")
 	_, err = classify("--serve", ":0", "--model_name_or_path", lm)
-	require.ErrorContains(t, err, "is no text classifier")
+	require.ErrorContains(t, err, "is not a text classifier")
 }
 
 // The demonstration's settings hold only where no file and no model is given.

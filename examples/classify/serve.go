@@ -71,7 +71,7 @@ func serve(ctx context.Context, dir string, s *ServeArguments, out io.Writer) er
 	}
 	net, ok := saved.Model.(*gpt2.Classifier)
 	if !ok || net.Cfg.PadTokenID == nil {
-		return fmt.Errorf("%s is no text classifier with a pad_token_id: want what this program has saved", dir)
+		return fmt.Errorf("%s is not a text classifier with a pad_token_id: want a model that this program saved", dir)
 	}
 	config, err := readTokenizerConfig(saved)
 	if err != nil {

@@ -154,7 +154,7 @@ func requireDisjoint(train, eval []string) error {
 	}
 	for _, f := range eval {
 		if trained[canonical(f)] {
-			return fmt.Errorf("%s is both in train_file and in validation_file: what is trained on cannot be held out",
+			return fmt.Errorf("%s is both in train_file and in validation_file: want different files",
 				f)
 		}
 	}

@@ -273,7 +273,7 @@ func TestFaults(t *testing.T) {
 	require.NoError(t, err, printed)
 	for _, want := range []string{"1 row of train_file: chosen and rejected are the same", rows + ": line 2",
 		"1 row of train_file: an answer is empty",
-		"1 row of train_file: what would be learned lies beyond max_length"} {
+		"1 row of train_file: the tokens to learn are after max_length"} {
 		require.Contains(t, printed, want)
 	}
 	for argv, want := range map[string]string{

@@ -33,8 +33,8 @@ func (j *job) addTokens() error {
 		return nil
 	}
 	if j.adapters.UsePEFT || j.adapters.Adapter != "" {
-		return errors.New("additional_special_tokens: an adapter is saved without the embeddings of new tokens: want " +
-			"the whole model trained, or a model that has them")
+		return errors.New("additional_special_tokens: an adapter is saved without the embeddings of new tokens: " +
+			"want training of the whole model, or a model that has the tokens")
 	}
 	grown, err := old.WithTokens(lacking...)
 	if err != nil {

@@ -50,14 +50,14 @@ func defaults() (*args.TrainingArguments, *FinetuneArguments) {
 // Check reports all faults at once.
 func (f *FinetuneArguments) Check(c *args.Checker) {
 	c.Require(f.DType != language.Q8 || c.Given("use_peft"), "dtype", f.DType,
-		"use_peft with it, or one of auto, bfloat16, float16, float32: 8-bit numbers are not trained")
+		"use_peft with it, or one of auto, bfloat16, float16, float32: 8-bit weights cannot be trained")
 	c.Require(f.MaxLength == 0 || f.MaxLength > 1, "max_length", f.MaxLength, "at least 2, or 0")
 	c.Require(slices.Contains(chat.PackingStrategies(), f.PackingStrategy), "packing_strategy", f.PackingStrategy,
 		fmt.Sprint("one of ", chat.PackingStrategies()))
 	c.Require(f.Answers >= 0, "answers", f.Answers, "at least 0")
 	c.Require(f.MaxNewTokens >= 0, "max_new_tokens", f.MaxNewTokens, "at least 0")
 	c.Require(!slices.Contains(f.AdditionalSpecialTokens, ""), "additional_special_tokens", f.AdditionalSpecialTokens,
-		"tokens that are not empty")
+		"non-empty tokens")
 	c.Require(f.ResizeToMultipleOf >= 0, "resize_to_multiple_of", f.ResizeToMultipleOf, "at least 0")
 	rows := c.Given("train_file") || c.Given("dataset_name")
 	c.Require(rows || f.ModelNameOrPath == "", "train_file", []string(nil),

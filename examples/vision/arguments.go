@@ -63,7 +63,7 @@ func (d *DataArguments) Check(c *args.Checker) {
 	c.Require(d.CropPadding >= 0 && d.CropPadding <= 4096, "crop_padding", d.CropPadding, "0 to 4096")
 	c.Require(!c.Given("train_dir") || !c.Given("data_dir"), "train_dir", d.TrainDir, "it left out beside data_dir")
 	c.Require(d.ValidationDir == "" || d.TrainDir != "", "validation_dir", d.ValidationDir,
-		"train_dir beside it, whose classes are its own")
+		"train_dir too")
 }
 
 // where names the data set.

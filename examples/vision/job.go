@@ -147,7 +147,7 @@ func (j *job) fits(channels, classes int) error {
 		return fmt.Errorf("%s reads images of %d channels, and those of %s have %d", dir, n, j.data.where(), channels)
 	}
 	if len(labels) < classes {
-		return fmt.Errorf("%s knows %d classes, and %s has images of %d", dir, len(labels), j.data.where(), classes)
+		return fmt.Errorf("%s has %d classes, and the images of %s have %d", dir, len(labels), j.data.where(), classes)
 	}
 	for i, name := range j.train.Names() {
 		if at := slices.Index(labels, name); at >= 0 && at != i {

@@ -58,7 +58,7 @@ func FromEnvironment() (Config, error) {
 		RunID: os.Getenv("MLFLOW_RUN_ID"), FlattenParams: isTrue(os.Getenv("MLFLOW_FLATTEN_PARAMS"))}
 	if text := os.Getenv("MLFLOW_TAGS"); text != "" {
 		if err := json.Unmarshal([]byte(text), &c.Tags); err != nil {
-			return Config{}, fmt.Errorf("MLFLOW_TAGS: want a JSON object of texts: %w", err)
+			return Config{}, fmt.Errorf("MLFLOW_TAGS: want a JSON object whose values are texts: %w", err)
 		}
 	}
 	if text := os.Getenv("MLFLOW_MAX_LOG_PARAMS"); text != "" {

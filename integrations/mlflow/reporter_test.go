@@ -264,7 +264,7 @@ func TestConfig(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, mlflow.Config{Tags: map[string]string{"a": "b"}, FlattenParams: true, MaxParams: 7}, c)
 	for name, want := range map[string][2]string{
-		"MLFLOW_TAGS":             {"a=b", "want a JSON object of texts"},
+		"MLFLOW_TAGS":             {"a=b", "want a JSON object whose values are texts"},
 		"MLFLOW_MAX_LOG_PARAMS":   {"0", "want a whole number ≥ 1"},
 		"MLFLOW_NESTED_RUN":       {"1", "want false"},
 		"HF_MLFLOW_LOG_ARTIFACTS": {"TRUE", "want false"},

@@ -69,7 +69,7 @@ func (c *Callback) OnTrainBegin(e *callbacks.Event) error {
 	}
 	l, err := open()
 	if err != nil {
-		e.Log.Warn("no figures of GPUs in the records", "error", err)
+		e.Log.Warn("records have no GPU figures", "error", err)
 		return nil
 	}
 	c.gpus, c.err, c.told = l.GPUs(), nil, false
@@ -100,7 +100,7 @@ func (c *Callback) OnLog(e *callbacks.Event) error {
 	c.reset()
 	if c.err != nil && !c.told {
 		c.told = true
-		e.Log.Warn("figures of GPUs end here", "error", c.err)
+		e.Log.Warn("GPU figures are no longer recorded", "error", c.err)
 	}
 	return nil
 }

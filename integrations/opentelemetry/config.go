@@ -50,7 +50,8 @@ func FromEnvironment() (c Config, err error) {
 	}
 	for _, kind := range []string{"CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"} {
 		if name, file := setting(kind); file != "" {
-			return c, fmt.Errorf("%s is %q: want none; the system's certificates count (SSL_CERT_FILE)", name, file)
+			return c, fmt.Errorf("%s is %q: want it unset; the system's certificates are used "+
+				"(SSL_CERT_FILE)", name, file)
 		}
 	}
 	c.Endpoint = os.Getenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")

@@ -180,7 +180,7 @@ func TestSettings(t *testing.T) {
 	for name, c := range map[string]struct{ value, want string }{
 		"OTEL_EXPORTER_OTLP_PROTOCOL":         {"grpc", `PROTOCOL is "grpc": want http/json`},
 		"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": {"grpc", `METRICS_PROTOCOL is "grpc": want http/json`},
-		"OTEL_EXPORTER_OTLP_CERTIFICATE":      {"ca.pem", `CERTIFICATE is "ca.pem": want none`},
+		"OTEL_EXPORTER_OTLP_CERTIFICATE":      {"ca.pem", `CERTIFICATE is "ca.pem": want it unset`},
 		"OTEL_EXPORTER_OTLP_ENDPOINT":         {"localhost:4318", "the address of the collector"},
 		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": {"http://a?key=" + secret, "the address of the collector"},
 		"OTEL_EXPORTER_OTLP_HEADERS":          {secret, "OTEL_EXPORTER_OTLP_HEADERS: entry 1: want key=value"},

@@ -100,7 +100,7 @@ func TestTakenAddress(t *testing.T) {
 	r.Begin()
 	r.Log(1, callbacks.Record{"loss": 0.5})
 	r.End("")
-	require.Contains(t, told.String(), "a reporter cannot send; the run goes on")
+	require.Contains(t, told.String(), "a reporter cannot send; the run continues")
 }
 
 func TestAddress(t *testing.T) {

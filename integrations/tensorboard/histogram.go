@@ -62,7 +62,7 @@ func histogramOf(values []float64) (*histogram, error) {
 	first, last := len(limits), -1
 	for _, x := range values {
 		if math.IsNaN(x) || x < limits[0] || x > limits[len(limits)-1] {
-			return nil, fmt.Errorf("there is a value of %g: want finite ones, between ±1e20", x)
+			return nil, fmt.Errorf("a value is %g: want finite values between ±1e20", x)
 		}
 		i, found := slices.BinarySearch(limits, x)
 		if !found {

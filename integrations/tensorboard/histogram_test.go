@@ -80,8 +80,8 @@ func TestHistogram(t *testing.T) {
 	}
 	w, err := tensorboard.NewWriter(t.TempDir())
 	require.NoError(t, err)
-	for want, values := range map[string][]float64{"want at least one": nil, "a value of NaN": {1, math.NaN()},
-		"a value of -Inf": {math.Inf(-1)}, "a value of 1e+21": {1e21}} {
+	for want, values := range map[string][]float64{"want at least one": nil, "a value is NaN": {1, math.NaN()},
+		"a value is -Inf": {math.Inf(-1)}, "a value is 1e+21": {1e21}} {
 		require.ErrorContains(t, w.AddHistogram(time.Now(), 1, "x", values), want)
 	}
 	require.NoError(t, w.Close())

@@ -257,7 +257,7 @@ func TestDeadServer(t *testing.T) {
 	paths := logs(t, c.Dir)
 	require.Len(t, paths, 1)
 	require.Len(t, read(t, paths[0]).rows, 1)
-	require.Contains(t, told.String(), "a reporter cannot send; the run goes on, and its records wait")
+	require.Contains(t, told.String(), "a reporter cannot send; the run continues, and its records wait")
 	require.Contains(t, told.String(), "wandb sync --include-online "+filepath.Dir(paths[0]))
 	require.NotContains(t, told.String(), key)
 }

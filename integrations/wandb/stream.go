@@ -217,7 +217,7 @@ func (s *stream) End(ctx context.Context, _ time.Time, status tracker.Status) er
 // Close tells how the rest of a run reaches the server if that did not get it.
 func (s *stream) Close() error {
 	if !s.ended {
-		slog.Warn("the server has not got the whole run", "reporter", "wandb", "upload", s.folder.syncCommand())
+		slog.Warn("the server did not receive the whole run", "reporter", "wandb", "upload", s.folder.syncCommand())
 	}
 	s.client.Close()
 	return nil

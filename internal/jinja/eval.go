@@ -315,7 +315,7 @@ func (n *setNode) run(s *state) {
 	}
 	ns, ok := s.lookup(n.names[0]).(namespace)
 	if !ok {
-		s.fail("set %s.%s: %s is no namespace", n.names[0], n.attribute, n.names[0])
+		s.fail("set %s.%s: %s is not a namespace", n.names[0], n.attribute, n.names[0])
 	}
 	ns.Set(n.attribute, v)
 }
@@ -451,7 +451,7 @@ func (n *dictNode) eval(s *state) any {
 		key, ok := k.eval(s).(string)
 		if !ok {
 			s.line = n.line
-			s.fail("a dict with a key that is no text is not supported")
+			s.fail("a dict with a key that is not a text is not supported")
 		}
 		d.Set(key, n.values[i].eval(s))
 	}

@@ -176,7 +176,7 @@ func (c *checker) word(t reflect.Type, tag tags) error {
 			c.want(t, "is null", reflect.Slice, reflect.Map)
 		}
 	case "NaN", "Infinity":
-		return c.syntax(word + " is no number of JSON, though Python writes it: want a finite number")
+		return c.syntax(word + " is not a number in JSON, although Python writes it: want a finite number")
 	case "":
 		r, _ := utf8.DecodeRune(c.text[c.at:])
 		return c.syntax(fmt.Sprintf("%q: want a value", r))
@@ -360,9 +360,9 @@ func (c *checker) skipNumber() error {
 	if text := c.text[start:c.at]; !json.Valid(text) {
 		c.at = start
 		if end := min(len(c.text), start+len("-Infinity")); string(c.text[start:end]) == "-Infinity" {
-			return c.syntax("-Infinity is no number of JSON, though Python writes it: want a finite number")
+			return c.syntax("-Infinity is not a number in JSON, although Python writes it: want a finite number")
 		}
-		return c.syntax(fmt.Sprintf("%.40s is no number of JSON", text))
+		return c.syntax(fmt.Sprintf("%.40s is not a number in JSON", text))
 	}
 	return nil
 }

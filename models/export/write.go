@@ -50,7 +50,7 @@ func (m *Model) check(path string, o WriteOptions) error {
 	case same(path, source):
 		return fmt.Errorf("%s is the model itself: want another name", path)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("%s is no file: want the name of one", path)
+		return fmt.Errorf("%s is not a file: want the name of a file", path)
 	case !o.Overwrite:
 		return fmt.Errorf("%s exists: want another name, or --overwrite (WriteOptions.Overwrite)", path)
 	}

@@ -44,7 +44,7 @@ type EngineConfig struct {
 }
 
 // ErrBusy is the error of a text for which an Engine has no room.
-var ErrBusy = errors.New("generation: as many texts wait as may")
+var ErrBusy = errors.New("generation: the queue of waiting texts is full")
 
 // ErrClosed is the error of the texts of an Engine that is closed.
 var ErrClosed = errors.New("generation: the engine is closed")

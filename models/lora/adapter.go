@@ -209,7 +209,7 @@ func (a *Adapter) checkWhole(s *survey, found map[string]bool) error {
 			}
 		}
 		if !found[name] && !slices.Contains(heads, name) {
-			return fmt.Errorf("modules_to_save has %s, which is no module of the model", name)
+			return fmt.Errorf("modules_to_save has %s, which is not a module of the model", name)
 		}
 	}
 	return nil

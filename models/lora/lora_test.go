@@ -186,7 +186,7 @@ func TestRefusals(t *testing.T) {
 		"chooses model.embed_tokens, a nn.Embedding, which":    {TargetModules: lora.ParseTargets("embed_tokens", "v")},
 		"chooses lm_head, a nn.LMHead":                         {TargetModules: lora.ParseTargets("lm_head")},
 		"the regular expression \"(\"":                         {TargetModules: lora.ParseTargets("(")},
-		"modules_to_save has classes, which is no module":      {ModulesToSave: []string{"classes"}},
+		"modules_to_save has classes, which is not a module":   {ModulesToSave: []string{"classes"}},
 		"the memory of":                                        {R: 1 << 40},
 	} {
 		m := tiny(t)

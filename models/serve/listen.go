@@ -18,7 +18,7 @@ const (
 )
 
 // ErrRemote is the error of an address that other machines reach.
-var ErrRemote = errors.New("other machines reach the address")
+var ErrRemote = errors.New("other machines can reach the address")
 
 // Listen serves h on addr until ctx ends; then it takes no more connections, and answers the requests that are under
 // way for up to half a minute. ready is called with the address when it listens. An addr without a host, as ":8080", is

@@ -418,7 +418,7 @@ func TestCutOff(t *testing.T) {
 // The server is this machine's alone unless it is told otherwise, and ends after the requests that are under way.
 func TestListen(t *testing.T) {
 	for addr, want := range map[string]string{"8080": "want an address such as :8080", "0.0.0.0:0": "other machines " +
-		"reach the address: want one of this machine alone, such as :0, in place of 0.0.0.0:0"} {
+		"can reach the address: want one of this machine alone, such as :0, in place of 0.0.0.0:0"} {
 		require.ErrorContains(t, serve.Listen(t.Context(), addr, false, nil, nil), want)
 	}
 	for _, addr := range []string{":0", "127.0.0.1:0", "0.0.0.0:0"} {

@@ -157,7 +157,7 @@ func TestHostsComeAndGo(t *testing.T) {
 	}
 	s.round(first, n, 4)
 	s.requireBitsOfOne(first, second, third, fourth)
-	require.Contains(t, first.stderr.String(), "the job goes on in another round")
+	require.Contains(t, first.stderr.String(), "the job continues in another round")
 }
 
 // TestHostsOfPipelinesComeAndGo requires the bits of one process from pipelines on two hosts, of which one is lost and

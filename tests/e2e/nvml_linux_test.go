@@ -60,5 +60,5 @@ func TestNVML(t *testing.T) {
 	}
 	r, records = train("without")
 	require.NotContains(t, records, "gpu_")
-	require.Contains(t, r.stderr, "no figures of GPUs in the records")
+	require.Contains(t, r.stderr, "records have no GPU figures")
 }

@@ -82,7 +82,7 @@ func parseAction(text string) (Action, error) {
 	name := rest[:len(rest)-len(strings.TrimLeft(rest, letters))]
 	stage, microBatch := text[:len(text)-len(rest)], rest[len(name):]
 	if stage == "" || name == "" || strings.Trim(microBatch, digits) != "" {
-		return Action{}, fmt.Errorf("%s is no action: %s", quoted(text), form)
+		return Action{}, fmt.Errorf("%s is not an action: %s", quoted(text), form)
 	}
 	op := opNamed(name)
 	if op == Idle {

@@ -45,7 +45,7 @@ const (
 const Patience = 30 * time.Second
 
 // ErrProtocol says that what listens is not a TCPStore, or not one that is understood.
-var ErrProtocol = errors.New("no answer of a TCPStore of PyTorch 2.2 or newer")
+var ErrProtocol = errors.New("the answer is not that of a TCPStore of PyTorch 2.2 or newer")
 
 // Client is a connection to a TCPStore. It belongs to one goroutine. After an error it is of no more use.
 type Client struct {

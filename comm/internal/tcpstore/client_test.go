@@ -123,7 +123,7 @@ func TestHostileReplies(t *testing.T) {
 		want  string
 	}{
 		"another server": {[]byte("HTTP/1.1 400 Bad Request\r\n"), "byte 0x48: want 0 or 1"},
-		"nothing":        {nil, "no answer of a TCPStore of PyTorch 2.2 or newer: it hung up"},
+		"nothing":        {nil, "the answer is not that of a TCPStore of PyTorch 2.2 or newer: it hung up"},
 		"an enormous value": {append([]byte{1}, length(1<<62)...),
 			"value of 4611686018427387904 bytes: want at most 65536"},
 		"a value too large": {append([]byte{1}, length(tcpstore.MaxValue+1)...),

@@ -42,7 +42,7 @@ func Defaults() *LoraArguments {
 func (l *LoraArguments) Check(c *args.Checker) {
 	c.Require(l.LoraR > 0, "lora_r", l.LoraR, "at least 1")
 	c.Require(l.LoraDropout >= 0 && l.LoraDropout < 1, "lora_dropout", l.LoraDropout, "a probability in [0, 1)")
-	c.Require(l.LoraAlpha != 0, "lora_alpha", l.LoraAlpha, "another number: with 0 an adapter changes nothing")
+	c.Require(l.LoraAlpha != 0, "lora_alpha", l.LoraAlpha, "a number other than 0: with 0 the adapter has no effect")
 	d := Defaults()
 	others := l.LoraR != d.LoraR || l.LoraAlpha != d.LoraAlpha || l.LoraDropout != d.LoraDropout || l.UseRSLoRA ||
 		len(l.LoraTargetModules)+len(l.LoraModulesToSave) > 0

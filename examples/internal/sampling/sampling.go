@@ -33,7 +33,7 @@ func (a *SamplingArguments) Check(c *args.Checker) {
 	c.Require(a.RepetitionPenalty == nil || *a.RepetitionPenalty > 0, "repetition_penalty", a.RepetitionPenalty,
 		"a number above 0")
 	c.Require(a.NoRepeatNGram == nil || *a.NoRepeatNGram >= 0, "no_repeat_ngram_size", a.NoRepeatNGram, "at least 0")
-	c.Require(!slices.Contains(a.Stop, ""), "stop", a.Stop, "strings that are not empty")
+	c.Require(!slices.Contains(a.Stop, ""), "stop", a.Stop, "non-empty strings")
 }
 
 // Options are those of the model in a folder, changed by what is given. d is the model's tokenizer, and ends are tokens

@@ -130,7 +130,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte, out a
 		return nil
 	}
 	if err := json.Unmarshal(text, out); err != nil {
-		return c.hide(fmt.Errorf("%s %s: the answer is not the JSON of such a server: %w", method, c.base+path, err))
+		return c.hide(fmt.Errorf("%s %s: the answer is not the JSON that was expected: %w", method, c.base+path, err))
 	}
 	return nil
 }

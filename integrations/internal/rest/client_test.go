@@ -66,7 +66,7 @@ func TestErrors(t *testing.T) {
 	c := client(t)
 	for path, want := range map[string]string{
 		"/there": "/api/there: 307 Temporary Redirect: it redirects to https://elsewhere/***: want the address",
-		"/page":  "/api/page: the answer is not the JSON of such a server",
+		"/page":  "/api/page: the answer is not the JSON that was expected",
 		"/cut":   "/api/cut: EOF",
 		"/none":  "/api/none: 404 Not Found: *** is not ää",
 	} {

@@ -111,7 +111,7 @@ func (s *Sink) do(job func() error) {
 	if err := job(); err != nil {
 		if s.failed++; s.failed == 1 {
 			s.err = err
-			slog.Warn("a reporter cannot write; the run goes on", "reporter", s.options.Name, "error", err)
+			slog.Warn("a reporter cannot write; the run continues", "reporter", s.options.Name, "error", err)
 		}
 	}
 }

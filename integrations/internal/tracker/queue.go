@@ -113,13 +113,13 @@ func (q *queue) failed(err error) (refused bool) {
 	var r Refused
 	if errors.As(err, &r) && r.Refused() {
 		if !q.warned {
-			slog.Warn("a reporter's records are refused; the run goes on", "reporter", q.name, "error", err)
+			slog.Warn("a reporter's records are refused; the run continues", "reporter", q.name, "error", err)
 		}
 		q.rows, q.lost, q.warned = nil, q.lost+len(q.rows), true
 		return true
 	}
 	if q.err == nil {
-		slog.Warn("a reporter cannot send; the run goes on, and its records wait", "reporter", q.name, "error", err)
+		slog.Warn("a reporter cannot send; the run continues, and its records wait", "reporter", q.name, "error", err)
 	}
 	q.err, q.pause = err, min(max(2*q.pause, time.Second), longest)
 	q.again = time.Now().Add(q.pause)
