@@ -276,7 +276,7 @@ func TestDetectRefuses(t *testing.T) {
 				"OMPI_COMM_WORLD_LOCAL_RANK\n" +
 				"  - OMPI_COMM_WORLD_RANK is set, but the local world size is not: want OMPI_COMM_WORLD_LOCAL_SIZE"},
 		{"Open MPI's master", with(openMPIRank, vars{"MASTER_ADDR": ""}),
-			"environment of Open MPI: MASTER_ADDR is not set, and Open MPI does not contain the address of rank 0: " +
+			"environment of Open MPI: MASTER_ADDR is not set, and Open MPI does not give the address of rank 0: " +
 				"pass it to " +
 				"all ranks (mpirun -x MASTER_ADDR=host)"},
 		{"Slurm without nodes", with(slurmTask, vars{"SLURM_STEP_NODELIST": ""}),
@@ -284,9 +284,9 @@ func TestDetectRefuses(t *testing.T) {
 				"SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, or set it to the host of rank 0"},
 		{"Slurm's nodes garbled", with(slurmTask, vars{"SLURM_STEP_NODELIST": "n[1-"}),
 			`environment of Slurm: 2 faults:` + "\n" +
-				`  - SLURM_STEP_NODELIST: host list "n[1-": a [ without its ]: want pairs of ` +
-				`them` + "\n" +
-				"  - MASTER_ADDR is not set, and Slurm does not give the address of rank 0: want SLURM_STEP_NODELIST or " +
+				`  - SLURM_STEP_NODELIST: host list "n[1-": a [ without its ]: want pairs of them` + "\n" +
+				"  - MASTER_ADDR is not set, and Slurm does not give the address of rank 0: " +
+				"want SLURM_STEP_NODELIST or " +
 				"SLURM_JOB_NODELIST, or set it to the host of rank 0"},
 		{"Slurm's counts garbled", with(slurmTask, vars{"SLURM_STEP_TASKS_PER_NODE": "4(x"}),
 			`environment of Slurm: SLURM_STEP_TASKS_PER_NODE is "4(x": "4(x" is not a count: want a form such as 4(x2),3`},
