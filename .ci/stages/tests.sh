@@ -97,6 +97,9 @@ unshared() { go list ./... | grep -vE "$programs" | grep -vxFf <(go list "${shar
 readonly alone='TestProve|TestEstimate|TestSimulate|TestEachOperationFailsInTurn|TestCrashAfterEachOperation'
 readonly again='TestCrashTwice|TestEveryFlippedBitIsFound'
 
+# Of accelerate/tp, faulty sums that must differ, on ranks that share what right ones do.
+readonly controls='TestFaultySumsDiffer|TestSumsOfRanksAtOnceDiffer'
+
 # Streams, memory and staging of backend/cuda.
 readonly streams='TakeNoMemory|MemoryThat|MemoryOf|MemoryBelongs|OutOfMemory|Pool|Requests|Writes|SeveralDevices|Loop'
 
@@ -105,9 +108,10 @@ readonly streams='TakeNoMemory|MemoryThat|MemoryOf|MemoryBelongs|OutOfMemory|Poo
 stage_race() {
 	local some='/(data/tokenizers|tests/cuda|internal/kernels/gemm|internal/backend/cuda)$'
 	{ unshared && go list ./internal/parallel ./internal/kernels/...; } | grep -vE "$some" | concurrent |
-		raced -skip "$alone|$again" || return 1
-	# A short conformance test has the portable kernels alone, which stage_race_noasm tests.
-	go list ./internal/backend/... | grep -vE "$interpreted" | raced -skip '^TestConformance$' || return 1
+		raced -skip "$alone|$again|$controls" || return 1
+	# Short, these have the portable kernels alone, which stage_race_noasm tests, or one goroutine.
+	go list ./internal/backend/... | grep -vE "$interpreted" |
+		raced -skip '^Test(Conformance|BitsDoNotDependOnWorkers|SizeClasses)$' || return 1
 	# Of tokenizers, what several goroutines read. Of tests/cuda, ranks on simulated devices. Of gemm, products under each
 	# variant. Of backend/cuda, streams: kernels are those of tests/cuda.
 	go list ./data/tokenizers ./tests/cuda ./internal/kernels/gemm ./internal/backend/cuda |

@@ -200,6 +200,9 @@ func TestAnyNumberOfRanksHasTheBitsOfOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			one := s.run(t, 1)
 			for ranks := 2; ranks <= s.parts; ranks *= 2 {
+				if testing.Short() && ranks < s.parts { // they share what as many ranks as parts do
+					continue
+				}
 				require.Equal(t, one.hash, s.run(t, ranks).hash, "%d ranks", ranks)
 			}
 		})
