@@ -166,7 +166,7 @@ func (r *round) gather(c *tensor.Ctx, own []*tensor.Tensor, d int, what string) 
 	if g := r.cfg.Group; g != nil && g.Size() > 1 {
 		all = tensor.Empty(c, mine.DType(), append([]int{r.layout.Chunks}, mine.Shape()[1:]...)...)
 		call := g.AllGather(comm.OfTensor(c, all), comm.OfTensor(c, mine), comm.Label(what))
-		if err := call.Wait(r.ctx); err != nil {
+		if err := ended(call); err != nil {
 			return nil, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -28,7 +29,7 @@ func (p *Passes) Open(ctx context.Context, c *nn.Ctx, b *data.Batch) (*Batch, er
 	if err != nil {
 		return nil, err
 	}
-	r := &round{Passes: p, ctx: ctx, root: c.Ctx, tokens: b.Tensors[data.InputIDs].Size(1)}
+	r := &round{Passes: p, root: c.Ctx, tokens: b.Tensors[data.InputIDs].Size(1)}
 	of := &Batch{Chunks: chunks, round: r, meets: make([]func(*part), len(chunks))}
 	contexts := make([]*nn.Ctx, p.layout.Chunks)
 	for i := range contexts {
@@ -59,10 +60,13 @@ func (b *Batch) Each(f func(i int) error) error {
 // round is the passes of a batch.
 type round struct {
 	*Passes
-	ctx    context.Context
 	root   *tensor.Ctx
 	tokens int // of the whole sequences, without padding
 }
+
+// ended waits for calls within a pass. A pass does not obey a context: until its calls end, the memory of their tensors
+// is theirs, and the other ranks, which are in the same pass, wait for them.
+func ended(calls ...*comm.Handle) error { return comm.WaitAll(context.Background(), calls...) }
 
 // errGivenUp unwinds the passes of chunks when those of another have failed.
 var errGivenUp = errors.New("cp: the passes of another chunk failed")

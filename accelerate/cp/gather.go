@@ -3,8 +3,6 @@
 package cp
 
 import (
-	"context"
-
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -29,7 +27,7 @@ type coming struct {
 // end waits for the calls and frees what they have brought. It does so once.
 func (o *coming) end() {
 	if o != nil && o.close != nil {
-		_ = comm.WaitAll(context.Background(), o.calls...) // for those who care, wholes has waited already
+		_ = ended(o.calls...) // for those who care, wholes has waited already
 		o.close()
 		o.close = nil
 	}
@@ -62,7 +60,7 @@ func (r *round) gatherWhole(c *tensor.Ctx, parts []*part) (w whole, err error) {
 			keys[chunk], values[chunk] = p.k, p.v
 			continue
 		}
-		if err := comm.WaitAll(r.ctx, p.coming.calls...); err != nil {
+		if err := ended(p.coming.calls...); err != nil {
 			return w, err
 		}
 		keys[chunk] = tensor.Select(c, p.coming.k, 0, slot/len(parts))
@@ -141,7 +139,7 @@ func (r *round) scatter(c *tensor.Ctx, all *tensor.Tensor, what string, give fun
 	if g := r.cfg.Group; g != nil && g.Size() > 1 {
 		mine = tensor.Empty(c, all.DType(), append([]int{r.layout.PerRank()}, all.Shape()[1:]...)...)
 		call := g.ReduceScatter(comm.OfTensor(c, mine), comm.OfTensor(c, all), comm.Sum, comm.Label(what))
-		if err := call.Wait(r.ctx); err != nil {
+		if err := ended(call); err != nil {
 			return err
 		}
 	}

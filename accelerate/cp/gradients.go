@@ -174,14 +174,14 @@ func (g *Gradients) exchange(ctx context.Context, sums []*tensor.Tensor) error {
 			g.chunks[i] = []*tensor.Tensor{sums[i]}
 		}
 	}
-	return g.sum(ctx, sums)
+	return g.sum(sums)
 }
 
 // bucketBytes is how much of several gradients is sent together. Larger gradients are sent alone, from where they are.
 const bucketBytes = 1 << 20
 
 // sum adds the tensors of all ranks; those that are nil are so on all.
-func (g *Gradients) sum(ctx context.Context, ts []*tensor.Tensor) (err error) {
+func (g *Gradients) sum(ts []*tensor.Tensor) (err error) {
 	var sums []tensor.Named
 	var order []int
 	for _, t := range ts {
@@ -206,7 +206,7 @@ func (g *Gradients) sum(ctx context.Context, ts []*tensor.Tensor) (err error) {
 			calls = append(calls, g.cfg.Group.AllReduce(comm.OfTensor(c, vector), comm.Sum,
 				comm.Label("gradients of chunks")))
 		}
-		if err = comm.WaitAll(ctx, calls...); err != nil {
+		if err = ended(calls...); err != nil {
 			return nil
 		}
 		for _, f := range unpack {

@@ -22,7 +22,7 @@ func TestSumOfGradients(t *testing.T) {
 		ts := []*tensor.Tensor{full(tensor.Float32, 1, 2, 3), full(tensor.Float32, 2, 5), nil,
 			full(tensor.Float64, 3, 4), full(tensor.Float32, 4, bucketBytes), full(tensor.Float32, 5, 7)}
 		of := &Gradients{Passes: &Passes{cfg: Config{Group: g}}, c: c.NoGrad()}
-		if err := of.sum(t.Context(), ts); err != nil {
+		if err := of.sum(ts); err != nil {
 			return err
 		}
 		for i, want := range []float64{3, 5, 0, 7, 9, 11} {

@@ -133,7 +133,7 @@ func (p *Passes) logits(c *tensor.Ctx, b *data.Batch, out Output) (*tensor.Tenso
 // joinLogits gathers logits of chunks on the first rank, without those of padding.
 func (p *Passes) joinLogits(ctx context.Context, c *tensor.Ctx, own []*tensor.Tensor, tokens int) (*tensor.Tensor,
 	error) {
-	r := &round{Passes: p, ctx: ctx, root: c, tokens: tokens}
+	r := &round{Passes: p, root: c, tokens: tokens}
 	var err error
 	joined := c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 		mine := tensor.Stack(c, 0, own...)
@@ -143,7 +143,7 @@ func (p *Passes) joinLogits(ctx context.Context, c *tensor.Ctx, own []*tensor.Te
 				all = tensor.Empty(c, mine.DType(), append([]int{p.layout.Chunks}, mine.Shape()[1:]...)...)
 			}
 			call := g.Gather(comm.OfTensor(c, all), comm.OfTensor(c, mine), 0, comm.Label("logits"))
-			if err = call.Wait(ctx); err != nil || g.Rank() > 0 {
+			if err = ended(call); err != nil || g.Rank() > 0 {
 				return nil
 			}
 		}

@@ -3,8 +3,6 @@
 package cp
 
 import (
-	"context"
-
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -63,7 +61,7 @@ func (r *round) hops(c *tensor.Ctx, blocks []*block, back bool, visit func(chunk
 				calls = append(calls, r.pass(c, &b.dk, &b.dv)...)
 			}
 		}
-		if err = comm.WaitAll(r.ctx, calls...); err != nil {
+		if err = ended(calls...); err != nil {
 			return err
 		}
 		for _, t := range gone {
@@ -78,12 +76,12 @@ func (r *round) beside(calls []*comm.Handle, f func()) error {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = comm.WaitAll(context.Background(), calls...) // what happened first is on its way
+			_ = ended(calls...) // what happened first is on its way
 		}
 	}()
 	f()
 	returned = true
-	return comm.WaitAll(r.ctx, calls...)
+	return ended(calls...)
 }
 
 // pass begins to send contiguous tensors to the next rank and to receive others in their place from the rank before.

@@ -85,7 +85,7 @@ func (r *round) randomStates(parts []*part) ([]tensor.RandomState, error) {
 	all := mine
 	if g := r.cfg.Group; g != nil && g.Size() > 1 {
 		all = make([]int64, 2*len(states))
-		if err := g.AllGather(comm.Of(all), comm.Of(mine), comm.Label("random states")).Wait(r.ctx); err != nil {
+		if err := ended(g.AllGather(comm.Of(all), comm.Of(mine), comm.Label("random states"))); err != nil {
 			return nil, err
 		}
 	}
@@ -169,5 +169,5 @@ func (r *round) allToAll(c *tensor.Ctx, x *tensor.Tensor, what string) (*tensor.
 		return x, nil
 	}
 	y := tensor.Empty(c, x.DType(), x.Shape()...)
-	return y, g.AllToAll(comm.OfTensor(c, y), comm.OfTensor(c, x), comm.Label(what)).Wait(r.ctx)
+	return y, ended(g.AllToAll(comm.OfTensor(c, y), comm.OfTensor(c, x), comm.Label(what)))
 }
