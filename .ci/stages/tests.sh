@@ -111,7 +111,7 @@ stage_race() {
 		raced -skip "$alone|$again|$controls" || return 1
 	# Short, these have the portable kernels alone, which stage_race_noasm tests, or one goroutine.
 	go list ./internal/backend/... | grep -vE "$interpreted" |
-		raced -skip '^Test(Conformance|BitsDoNotDependOnWorkers|SizeClasses)$' || return 1
+		raced -skip '^TestConformance$|^TestBitsDoNotDependOnWorkers$|^TestSizeClasses$' || return 1
 	# Of tokenizers, what several goroutines read. Of tests/cuda, ranks on simulated devices. Of gemm, products under each
 	# variant. Of backend/cuda, streams: kernels are those of tests/cuda.
 	go list ./data/tokenizers ./tests/cuda ./internal/kernels/gemm ./internal/backend/cuda |
