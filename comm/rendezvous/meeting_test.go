@@ -167,7 +167,7 @@ func TestMeetingWithToken(t *testing.T) {
 func TestStrangeAnnouncement(t *testing.T) {
 	for text, want := range map[string]string{
 		"not JSON": "no place: invalid character",
-		`{"address":"` + strings.Repeat("a", 5000) + `"}`: "a place of 5014 bytes: want at most 4096",
+		`{"address":"` + strings.Repeat("a", 5000) + `"}`: "an address of 5014 bytes: want at most 4096",
 	} {
 		store := commtest.NewTorchStore(t)
 		store.Set(placeKey, []byte(text))

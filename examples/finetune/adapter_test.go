@@ -58,7 +58,7 @@ func TestAdapterFlags(t *testing.T) {
 		"--lora_r 8":                              "want true with settings of LoRA",
 		"--use_peft --adapter a":                  "use_peft, which makes a new adapter, or adapter",
 		"--use_peft --lora_dropout 1":             "lora_dropout is 1 (flag --lora_dropout): want a probability",
-		"--use_peft --lora_alpha 0":               "lora_alpha is 0 (flag --lora_alpha): want another number",
+		"--use_peft --lora_alpha 0":               "lora_alpha is 0 (flag --lora_alpha): want a number other than 0",
 		"--use_peft --use_dora true":              "adapters by this name: want use_peft, lora_r",
 		"--use_peft --lora_target_modules c_attn": "target_modules (c_attn) chooses no module: want",
 	} {

@@ -83,7 +83,7 @@ func TestLedger(t *testing.T) {
 		{`"rope_theta": 0`, "rope_theta = 0: want a positive number"},
 		{`"rope_theta": 0.0, "head_dim": 0`, "head_dim = 0: want a positive number; rope_theta = 0.0: want"},
 		{`"rope_parameters": {"rope_type": "default", "rope_theta": 0}`, "rope_parameters.rope_theta = 0: want a pos"},
-		{`"rope_theta": NaN`, "rope_theta: NaN is no number of JSON"},
+		{`"rope_theta": NaN`, "rope_theta: NaN is not a number in JSON"},
 		{`"eos_token_id": [1, "x"]`, `eos_token_id[1] is "x": want a whole number`},
 		{`"eos_token_id": "x"`, `eos_token_id is "x": want a token's number or a list of them`},
 		{`"num_hidden_layers": 1000000000`, "want 1 to 10000"},
