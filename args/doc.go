@@ -43,4 +43,6 @@
 //	toggle:"true"     a list that may be true, false or a flag without a value
 //	path:"true"       a leading ~ stands for the home folder
 //	resume:"fixed"    changing it makes it another run (see Difference)
+//
+// Its name, without Arguments or Settings, is the heading of its flags in --help.
 package args

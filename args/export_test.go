@@ -15,6 +15,9 @@ func Choices(t reflect.Type, i int) string { return strings.Join(newField(t, i).
 // Usage is the usage text of a field.
 func Usage(t reflect.Type, i int) string { return newField(t, i).usage }
 
+// Heading is the heading of a struct's flags.
+func Heading(name string) string { return heading(name) }
+
 // NoneOf is what takes the place of HuggingFace's None as a setting's default.
 func NoneOf(key string) string { return noneOf[key] }
 

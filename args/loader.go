@@ -9,8 +9,11 @@ import (
 	"maps"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/providers/posflag"
@@ -569,15 +572,33 @@ func (l *Loader) UsageWrapped(columns int) string {
 	return b.String()
 }
 
-// title is the heading of a struct's flags: its name, with its package where two have the same.
+// title is the heading of a struct's flags, with its package if another struct has the same heading.
 func (l *Loader) title(i int) string {
-	of := func(i int) reflect.Type { return reflect.TypeOf(l.structs[i]).Elem() }
+	t := reflect.TypeOf(l.structs[i]).Elem()
 	for j := range len(l.structs) - 1 {
-		if j != i && of(j).Name() == of(i).Name() {
-			return of(i).String()
+		if other := reflect.TypeOf(l.structs[j]).Elem(); j != i && heading(other.Name()) == heading(t.Name()) {
+			return heading(t.Name()) + " (" + strings.TrimSuffix(t.String(), "."+t.Name()) + ")"
 		}
 	}
-	return cmp.Or(of(i).Name(), "Arguments")
+	return heading(t.Name())
 }
+
+// heading is a struct's name in words, without Arguments or Settings: Hub data for HubDataArguments.
+func heading(name string) string {
+	name = strings.TrimSuffix(strings.TrimSuffix(name, "Arguments"), "Settings")
+	words := strings.Fields(wordStart.ReplaceAllString(name, "$1$3 $2$4"))
+	for i, w := range words {
+		if i > 0 && w != strings.ToUpper(w) {
+			words[i] = strings.ToLower(w)
+		}
+	}
+	text := cmp.Or(strings.Join(words, " "), "Arguments")
+	first, size := utf8.DecodeRuneInString(text)
+	return string(unicode.ToUpper(first)) + text[size:]
+}
+
+// wordStart is where a word of a Go name begins: before a capital behind a small letter, and before the last capital
+// of several.
+var wordStart = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
 
 const usageColumns = 110

@@ -215,7 +215,7 @@ func TestHelp(t *testing.T) {
 		require.ErrorIs(t, p.err, args.ErrHelp)
 	}
 	usage := newProgram(nil, nil).loader.Usage()
-	for _, want := range []string{"TrainingArguments:", "dataArguments:", "--per_device_train_batch_size int",
+	for _, want := range []string{"Training:\n", "Data:\n", "--per_device_train_batch_size int",
 		"(default 5e-05)",
 		"--save_strategy string", "no, steps, epoch, best", "--block_size int", "--config list"} {
 		require.Contains(t, usage, want)
@@ -240,10 +240,19 @@ func TestHelpHeadings(t *testing.T) {
 			headings = append(headings, text)
 		}
 	}
-	require.Equal(t, []string{"args.TrainingArguments", "args_test.TrainingArguments", "Arguments", "Other flags"},
-		headings)
+	require.Equal(t, []string{"Training (args)", "Training (args_test)", "Arguments", "Other flags"}, headings)
 	require.Regexp(t, `--shape string +line \(straight\), or curve\s+\(default\s+"line"\)`, usage)
 	require.Regexp(t, `--size string +how many: small,\s+large`, usage)
+}
+
+// A heading has the words of the struct's name.
+func TestHeadingWords(t *testing.T) {
+	for name, want := range map[string]string{
+		"HubDataArguments": "Hub data", "modelSettings": "Model", "DPOArguments": "DPO", "hubURLData": "Hub URL data",
+		"Arguments": "Arguments", "Settings": "Arguments", "": "Arguments",
+	} {
+		require.Equal(t, want, args.Heading(name), name)
+	}
 }
 
 // faultLines are the faults of an error, one a line.
