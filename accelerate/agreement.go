@@ -24,7 +24,8 @@ type fingerprint struct {
 	Hook     string          `json:"hook"`
 	Versions []string        `json:"versions"` // of the device, which ranks tell each other and need not share
 	// LossMemory is the device's, of which all take the least: see tensor.Ctx.LossMemory.
-	LossMemory int64 `json:"loss_memory"`
+	LossMemory int64          `json:"loss_memory"`
+	Settings   []modelSetting `json:"settings"`
 	// Claim is the rank's to its model, and Shared has those of ranks of its process to the same tensors.
 	Claim  string            `json:"claim"`
 	Shared map[string]string `json:"shared,omitempty"`
@@ -37,16 +38,16 @@ type pipelined struct {
 	Model    string `json:"model"`    // hash of the parameters' names, shapes and dtypes
 }
 
-// compare checks that all ranks run with the same settings and kernels: with others, bits
-// would differ silently.
+// compare checks that all ranks run with the same settings, also of their models, and kernels: with others, bits would
+// differ silently.
 func (a *Accelerator) compare(ctx context.Context, hook ddp.Hook) error {
 	text, err := a.plan.settings()
 	if err != nil {
 		return err
 	}
 	shared := a.claim(a.tree)
-	mine := fingerprint{text, a.kernels, hook.Name(), a.versions, a.ctx.LossMemory(), a.claimed.name, shared,
-		a.pipelined()}
+	mine := fingerprint{text, a.kernels, hook.Name(), a.versions, a.ctx.LossMemory(), settingsOf(a.tree),
+		a.claimed.name, shared, a.pipelined()}
 	all, err := comm.AllGatherObject(ctx, a.Group(), mine)
 	if err != nil {
 		return fmt.Errorf("accelerate: comparing the ranks' settings: %w", err)
@@ -75,6 +76,9 @@ func disagreement(all []fingerprint) error {
 				"on all ranks", all[0].Hook, f.Hook, rank)
 		}
 		if err := sameSettings(all[0].Args, f.Args, rank); err != nil {
+			return err
+		}
+		if err := sameModelSettings(all[0].Settings, f.Settings, rank); err != nil {
 			return err
 		}
 		if f.Model != all[0].Model {

@@ -365,8 +365,7 @@ func sizesOf(a *args.TrainingArguments) comm.Mesh {
 var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_require_equal_init", "ddp_static_graph",
 	"fsdp", "fsdp_state_dict_type", "zero_stage", "pp_size", "pp_schedule", "pp_split", "dp_replicate_size",
 	"dp_shard_size", "cp_size", "sp_size", "cp_strategy", "tp_size", "tp_plan", "load_best_model_at_end",
-	"per_device_eval_batch_size",
-	"prediction_loss_only"}
+	"gradient_checkpointing", "per_device_eval_batch_size", "prediction_loss_only"}
 
 // sameSettings names the first setting that matters and differs.
 func sameSettings(zero, other json.RawMessage, rank int) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -395,6 +396,18 @@ func TestRanksThatDiffer(t *testing.T) {
 			want: "accelerate: ddp_bucket_cap_mb is 0 on rank 0 and 3 on rank 2: want the same value on all ranks"},
 		{name: "mesh", args: func(a *args.TrainingArguments) { a.DPShardSize = 3 },
 			want: "accelerate: dp_shard_size is 0 on rank 0 and 3 on rank 2: want the same value on all ranks"},
+		{name: "recomputation", args: func(a *args.TrainingArguments) { a.GradientCheckpointing = true },
+			want: "accelerate: gradient_checkpointing is false on rank 0 and true on rank 2: want the same value"},
+		{name: "dropout", net: func(dev *tensor.Device) *net {
+			m := newNet(dev, 1)
+			m.Drop.P = 0.3
+			return m
+		}, want: "accelerate: rank 2's model has drop.p 0.3: want 0.2, as rank 0's has"},
+		{name: "adapter", net: func(dev *tensor.Device) *net {
+			m := newNet(dev, 1)
+			m.First.Scale = map[string]float64{"default": 2}
+			return m
+		}, want: "accelerate: rank 2's model has first.scale of adapter default 2: want none, as rank 0's"},
 		{name: "compression", args: func(a *args.TrainingArguments) { a.DDPCommHook = args.CommHookBF16 },
 			want: "accelerate: the communication hook is no on rank 0 and bf16 on rank 2: want the same on all ranks"},
 		{name: "kernels", rank: func(acc *accelerate.Accelerator) { accelerate.SetKernels(acc, "abacus") },
@@ -415,13 +428,45 @@ func TestRanksThatDiffer(t *testing.T) {
 				if acc.Rank() == 2 && k.net != nil {
 					m = k.net(acc.Device())
 				}
-				return acc.Prepare(t.Context(), m, adamW)
+				return acc.Prepare(t.Context(), m, adamW, m.First)
 			})
 			for _, err := range errs {
 				require.ErrorContains(t, err, k.want)
 				require.Equal(t, errs[0].Error(), err.Error())
 			}
 		})
+	}
+}
+
+// Ranks whose models have the same parameters and other configurations do not begin, whatever divides them.
+func TestConfigurationsOfModelsDiffer(t *testing.T) {
+	for axis, set := range map[string]func(a *args.TrainingArguments){
+		"dp": func(*args.TrainingArguments) {}, "fsdp": func(a *args.TrainingArguments) { a.ZeroStage = 3 },
+		"tp": func(a *args.TrainingArguments) { a.TPSize = 2 }, "cp": func(a *args.TrainingArguments) { a.CPSize = 2 },
+		"pp": func(a *args.TrainingArguments) { a.PPSize = 2 },
+	} {
+		for want, change := range map[string]func(c *gpt2.Config){
+			"rank 1's model has resid_pdrop 0.3: want 0.1, as rank 0's has": func(c *gpt2.Config) {
+				c.ResidPdrop = 0.3
+			},
+			"rank 1's model has layer_norm_epsilon 0.5: want 0.00001, as rank 0's has": func(c *gpt2.Config) {
+				c.LayerNormEpsilon = 0.5
+			},
+		} {
+			for rank, err := range onDevices(t, 2, set, staged, func(acc *accelerate.Accelerator, m *gpt2.Model) error {
+				cfg := m.Cfg
+				if acc.Rank() == 1 {
+					change(&cfg)
+				}
+				m, err := gpt2.New(nn.NewInit(acc.Device(), 1), cfg)
+				if err != nil {
+					return err
+				}
+				return acc.Prepare(t.Context(), m, adamW)
+			}, withStages) {
+				require.ErrorContains(t, err, want, "%s, rank %d", axis, rank)
+			}
+		}
 	}
 }
 

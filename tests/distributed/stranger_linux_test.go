@@ -84,15 +84,15 @@ func TestDifferentArguments(t *testing.T) {
 	requireFailed(t, ranks, began, "learning_rate is 0.003 on rank 0 and 0.03 on rank 2")
 }
 
-// TestDifferentShapes has a model on one rank that is another's in name only.
-func TestDifferentShapes(t *testing.T) {
+// TestDifferentModels has one rank whose model has the parameters of the others' and another configuration.
+func TestDifferentModels(t *testing.T) {
 	t.Parallel()
 	out := t.TempDir()
 	began := time.Now()
 	ranks := startRanks(t, 4, func(rank int) (argv, env []string) {
-		return tiny(out, "--n_embd", []string{"32", "64", "32", "32"}[rank]), nil
+		return tiny(out, "--dropout", []string{"0.1", "0.3", "0.1", "0.1"}[rank]), nil
 	})
-	requireFailed(t, ranks, began, "rank 1", "transformer.")
+	requireFailed(t, ranks, began, "rank 1's model has attn_pdrop 0.3: want 0.1, as rank 0's has")
 }
 
 // TestStranger writes all sorts of things to the port where the ranks meet, from before
