@@ -45,8 +45,8 @@ func (o *ContextParallel) check(tree *nn.Tree, model nn.Module, ranks, tensorRan
 	return err
 }
 
-// WithContextParallel computes the micro-batches of a window by chunks of their tokens, in place of what cp_size,
-// cp_strategy and cp_chunks say. Loss functions get a chunk as batch, once for each: its labels are shifted
+// WithContextParallel computes the micro-batches of a window by chunks of their tokens, and overrides cp_size,
+// cp_strategy and cp_chunks. Loss functions get a chunk as batch, once for each: its labels are shifted
 // (data.ShiftLabels), and it has the Count of the micro-batch if it is the first chunk, otherwise 0.
 func WithContextParallel(o ContextParallel) Option { return func(a *Accelerator) { a.divided = &o } }
 

@@ -31,8 +31,8 @@ type Sharding struct {
 	NoPrefetch bool
 }
 
-// WithSharding shards the model over the ranks that see different data, in place of what the arguments fsdp and
-// zero_stage say. On one rank it does nothing.
+// WithSharding shards the model over the ranks that see different data, and overrides the arguments fsdp and
+// zero_stage. On one rank it does nothing.
 func WithSharding(s Sharding) Option { return func(a *Accelerator) { a.sharding = s } }
 
 // shardOptions are those of a model that is sharded.

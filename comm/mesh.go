@@ -56,7 +56,7 @@ func ParseMesh(text string) (Mesh, error) {
 			return Mesh{}, fmt.Errorf("comm: mesh %q: unknown axis %q: want axes among %s", text, name,
 				strings.Join(axisNames[:], ", "))
 		case seen&(1<<i) != 0:
-			return Mesh{}, fmt.Errorf("comm: mesh %q: axis %q comes twice: want each once", text, name)
+			return Mesh{}, fmt.Errorf("comm: mesh %q: axis %q is given twice: want each once", text, name)
 		}
 		seen |= 1 << i
 		*m.size(i) = n

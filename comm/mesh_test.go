@@ -83,7 +83,7 @@ func TestMeshThatCannotBeRead(t *testing.T) {
 			`dp_replicate, dp_shard, cp, tp`, unknown, unknown))
 	}
 	_, err := comm.ParseMesh("tp=2,tp=2")
-	assert.EqualError(t, err, `comm: mesh "tp=2,tp=2": axis "tp" comes twice: want each once`)
+	assert.EqualError(t, err, `comm: mesh "tp=2,tp=2": axis "tp" is given twice: want each once`)
 }
 
 // All groups of a mesh are made in one collective call.

@@ -94,7 +94,7 @@ func (d dealt) Len() int64 {
 	return ceilDiv(d.left(), d.size)
 }
 
-// MicroBatch gives batch j. In the training stream the batches of a round lie one behind the other, rank by rank.
+// MicroBatch gives batch j. In the training stream the batches of a round lie one after the other, rank by rank.
 func (d dealt) MicroBatch(epoch, j int64) MicroBatch {
 	begin := d.done + j*d.size
 	indices := make([]int64, min(d.size, d.done+d.left()-begin))

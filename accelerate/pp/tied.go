@@ -20,7 +20,7 @@ type tiedSum struct {
 }
 
 // lookup is what the earlier stage of a tie adds to the gradient for a micro-batch: values [n,C] to rows [n], those of
-// all of its chunks and of all lookups in each, one behind the other.
+// all of its chunks and of all lookups in each, one after the other.
 type lookup struct {
 	*tie
 	rows, values *parcel

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Cut is how a parameter is divided: along a dim, which holds Fused matrices one behind the other, each into Parts of
+// Cut is how a parameter is divided: along a dim, which holds Fused matrices one after the other, each into Parts of
 // equal length, of which the last may be shorter or empty in vocabularies. Ranks have neighbouring parts.
 type Cut struct {
 	Name  string // of the parameter

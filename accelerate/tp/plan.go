@@ -23,7 +23,7 @@ const (
 	Colwise Style = "colwise"
 	// Rowwise divides the inputs' features. Each rank has a part of the input and gets the whole output.
 	Rowwise Style = "rowwise"
-	// PackedColwise is Colwise for several matrices that lie one behind the other in the outputs, each of which is
+	// PackedColwise is Colwise for several matrices that lie one after the other in the outputs, each of which is
 	// divided: gate and up projection of an MLP, or "packed_colwise:3" for queries, keys and values.
 	PackedColwise Style = "packed_colwise"
 	// ColwiseGatherOutput is Colwise with the whole output on each rank, for features that need not divide, such as the
@@ -61,7 +61,7 @@ func (r Rule) String() string {
 	return string(r.Style)
 }
 
-// fused is how many matrices lie one behind the other in a layer's outputs.
+// fused is how many matrices lie one after the other in a layer's outputs.
 func (r Rule) fused() int {
 	switch {
 	case r.Style != PackedColwise:

@@ -36,7 +36,7 @@ type Sample struct {
 	Learned []bool
 	// Cut is how many tokens MaxLength has taken from the end.
 	Cut int
-	// Lengths are those of the texts in it, one behind the other, if it is packed; nil: it is one text.
+	// Lengths are those of the texts in it, one after the other, if it is packed; nil: it is one text.
 	Lengths []int
 	// InToken says that the prompt ends inside a token of the whole text: that token is learned, and a model that gets
 	// the prompt alone sees other tokens at its end. TRL warns of such rows.

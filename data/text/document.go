@@ -212,7 +212,7 @@ func fieldOf(path string, record jsontext.Record, column string) (name, text str
 			return "", "", fmt.Errorf("text: %s: line %d: %w", path, record.Line, err)
 		}
 	}
-	for i := len(fields) - 1; i >= 0; i-- { // of a key that comes twice the last counts
+	for i := len(fields) - 1; i >= 0; i-- { // of a duplicate key the last counts
 		if fields[i].Key != column {
 			continue
 		}

@@ -169,7 +169,7 @@ func (w *writer) stream(ctx context.Context, prompt string) error {
 	return err
 }
 
-// batch continues several prompts together, and prints them one behind the other.
+// batch continues several prompts together, and prints them one after the other.
 func (w *writer) batch(ctx context.Context, prompts []string) error {
 	all := make([][]int, len(prompts))
 	for i, prompt := range prompts {

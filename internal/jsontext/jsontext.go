@@ -52,7 +52,7 @@ func (f Field) Text() (string, error) {
 	return s, nil
 }
 
-// Fields are the keys and values of an object, in their order. Of a key that comes twice both are there.
+// Fields are the keys and values of an object, in their order. A duplicate key is there twice.
 func Fields(object []byte) ([]Field, error) {
 	object = Finite(object)
 	d := json.NewDecoder(bytes.NewReader(object))

@@ -244,7 +244,7 @@ func (b *batch) next(c *nn.Ctx) (logits []float32) {
 	return logits
 }
 
-// logitsOf feeds rows of ids, one behind the other, and returns the logits of what follows, one row behind the other.
+// logitsOf feeds rows of ids, one after the other, and returns the logits of what follows, one row behind the other.
 func logitsOf(c *nn.Ctx, m models.Generator, k models.Cache, ids []int32, rows int) (logits []float32) {
 	c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 		y := m.Next(c, tensor.FromSlice(c.Ctx, ids, rows, len(ids)/rows), k)

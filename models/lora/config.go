@@ -164,7 +164,7 @@ func (i *Init) UnmarshalJSON(text []byte) error {
 // tasks are PEFT's, which refuses others.
 var tasks = []string{"CAUSAL_LM", "SEQ_CLS", "SEQ_2_SEQ_LM", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION"}
 
-// withDefaults puts PEFT's defaults in place of what is not set.
+// withDefaults sets PEFT's defaults where a setting is zero.
 func (c Config) withDefaults() Config {
 	c.R, c.Alpha = cmp.Or(c.R, 8), cmp.Or(c.Alpha, 8)
 	c.Bias, c.Name = cmp.Or(c.Bias, BiasNone), cmp.Or(c.Name, "default")

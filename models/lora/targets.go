@@ -28,7 +28,7 @@ var heads = []string{"classifier", "score"}
 // layer is a linear layer as PEFT sees it: several of ours may be one of a saved model.
 type layer struct {
 	path    string
-	members []member // one behind the other in its outputs
+	members []member // one after the other in its outputs
 	inOut   bool     // its weight is [in, out]
 }
 

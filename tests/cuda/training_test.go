@@ -345,7 +345,7 @@ func (r recorder) OnStepBegin(*callbacks.Event) error { r.begin(); return nil }
 func (r recorder) OnStepEnd(*callbacks.Event) error   { r.end(); return nil }
 
 // A step waits for the device once, takes no memory from the driver, and queues the same kernels, once the first has
-// made the optimizer's state. When it has come twice it is made of graphs, except for dropout's seeds and what waits.
+// made the optimizer's state. Once it has run twice it is made of graphs, except for dropout's seeds and what waits.
 func TestAStepWaitsOnceAndAllocatesNothing(t *testing.T) {
 	driver := fake.New(fake.Options{})
 	backends, devices := machineOf(t, driver, backend.Graphs{Patience: -1})

@@ -44,6 +44,9 @@ var phrases = habits([][2]string{
 	{`(?:its|their) kin`, "similar ones"},
 	{`[Oo]ne's own`, "your own"},
 	{`to be had`, "available"},
+	{`comes? twice`, "is given twice, or is a duplicate"},
+	{`one behind the other`, "one after the other"},
+	{`in place of what`, "instead of the thing that is meant, or overrides"},
 	{`would do as well`, "the reason why it is not done"},
 }...)
 
@@ -60,6 +63,7 @@ var pagePhrases = habits([][2]string{
 	{`(?:takes?|took|taking) turns`, "alternates"},
 	{`[Nn]othing ends`, "deadlocks"},
 	{`[Ww]hat it (?:says|may be)`, "meaning, content or supported values"},
+	{`anew`, "again, or from the start"},
 	{`says so`, "reports, logs or warns of the thing that is meant"},
 }...)
 
@@ -167,7 +171,12 @@ func TestPhrasesBites(t *testing.T) {
 		stumbles("A loop of\nyour own knows nothing. It can be had, and the other way round, taking turns, "+
 			"or nothing ends. "+
 			"What it says: the log says so.", true))
-	require.Empty(t, stumbles("A loop of your own knows nothing and takes turns", false))
+	require.Equal(t, []string{`"comes twice": want is given twice, or is a duplicate`,
+		`"one behind the other": want one after the other`,
+		`"in place of what": want instead of the thing that is meant, or overrides`,
+		`"anew": want again, or from the start`},
+		stumbles("An axis comes\ntwice, one behind the other, in place of what begins anew.", true))
+	require.Empty(t, stumbles("A loop of your own begins anew, knows nothing and takes turns", false))
 	require.Empty(t, stumbles("two seats wanted, in turns of one vector; one's own-ness; at once", false))
 	list, err := goStumbles("a.go", "// Package a ends at once.\npackage a\n\n// f wants x.\n"+
 		"func f() { g(\"all but x\") }\n")

@@ -115,7 +115,7 @@ var divided = map[string]int{"first.weight": 0, "middle.weight": 0, "middle.bias
 
 func (r *rankOn) at(p tensor.Named) tensor.Placement {
 	at := p.Placed().Placement
-	if d, ok := divided[p.Name]; ok && r.mesh.TP > 1 { // as of two matrices one behind the other, each divided
+	if d, ok := divided[p.Name]; ok && r.mesh.TP > 1 { // as of two matrices one after the other, each divided
 		half := p.Size(d) / 2
 		own := half / r.mesh.TP
 		at = at.Along(d, tensor.Range{Start: r.coord.TP * own, Stop: (r.coord.TP + 1) * own},

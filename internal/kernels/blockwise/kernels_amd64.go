@@ -15,25 +15,25 @@ func dequantizeAVX2(blocks int, codes *uint8, scales *float32, x *float32, numbe
 //go:noescape
 func quantizeAVX2(blocks int, codes *uint8, scales *float32, x *float32, numbers *float32, unsure *uint8)
 
-// productQ8AVX2x1 multiplies 1 rows of x by columns ≥ 1 of w, which lie one behind the other, each of blocks ≥ 1 of
+// productQ8AVX2x1 multiplies 1 rows of x by columns ≥ 1 of w, which lie one after the other, each of blocks ≥ 1 of
 // Q8_0. Block i of row r is at x[32·(1·i + r)], and the product of row r and column j goes to y[1·j + r].
 //
 //go:noescape
 func productQ8AVX2x1(columns int, blocks int, w *uint8, x *float32, y *float32)
 
-// productQ8AVX2x2 multiplies 2 rows of x by columns ≥ 1 of w, which lie one behind the other, each of blocks ≥ 1 of
+// productQ8AVX2x2 multiplies 2 rows of x by columns ≥ 1 of w, which lie one after the other, each of blocks ≥ 1 of
 // Q8_0. Block i of row r is at x[32·(2·i + r)], and the product of row r and column j goes to y[2·j + r].
 //
 //go:noescape
 func productQ8AVX2x2(columns int, blocks int, w *uint8, x *float32, y *float32)
 
-// productQ8AVX2x4 multiplies 4 rows of x by columns ≥ 1 of w, which lie one behind the other, each of blocks ≥ 1 of
+// productQ8AVX2x4 multiplies 4 rows of x by columns ≥ 1 of w, which lie one after the other, each of blocks ≥ 1 of
 // Q8_0. Block i of row r is at x[32·(4·i + r)], and the product of row r and column j goes to y[4·j + r].
 //
 //go:noescape
 func productQ8AVX2x4(columns int, blocks int, w *uint8, x *float32, y *float32)
 
-// productQ8AVX2x8 multiplies 8 rows of x by columns ≥ 1 of w, which lie one behind the other, each of blocks ≥ 1 of
+// productQ8AVX2x8 multiplies 8 rows of x by columns ≥ 1 of w, which lie one after the other, each of blocks ≥ 1 of
 // Q8_0. Block i of row r is at x[32·(8·i + r)], and the product of row r and column j goes to y[8·j + r].
 //
 //go:noescape

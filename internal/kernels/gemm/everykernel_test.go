@@ -113,7 +113,7 @@ func everyMicro[T element](t *testing.T, e *engine[T], rows, k, blocks int) {
 	}
 }
 
-// requirePanels is requireProduct for panels of B one behind the other.
+// requirePanels is requireProduct for panels of B one after the other.
 func requirePanels[T element](t *testing.T, rows, nr, k, blocks int, a grid[T], b, d, c []T, stride int, name string) {
 	t.Helper()
 	for block := range blocks {

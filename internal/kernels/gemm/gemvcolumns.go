@@ -23,7 +23,7 @@ type gemvColumns[T element] struct {
 	// elements, the first of which is at next, and each nstride after the one before.
 	//
 	// crowded is for columns that lie a multiple of 4 KiB apart: it computes half as many elements over two blocks of
-	// kc products, one after the other, whose elements alternate in a0 and a1. It prefetches two runs one behind the
+	// kc products, one after the other, whose elements alternate in a0 and a1. It prefetches two runs one after the
 	// other in place of each second one.
 	compute, crowded func(a0, b0, c0, d0, a1, b1, c1, d1 *T, bstride int, next *T, nstride int)
 }

@@ -5,7 +5,7 @@
 package gemm
 
 // tiles1AMX computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols ≥ 1, over steps
-// of 32 products, steps ≥ 1, of panels with 1 pieces for each element; those of B lie one behind the other. Row i of C
+// of 32 products, steps ≥ 1, of panels with 1 pieces for each element; those of B lie one after the other. Row i of C
 // is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.
 //
 //go:noescape
@@ -28,7 +28,7 @@ func pairRowsAMX(steps int, src *uint16, stride int, dst *float32, pitch int) (b
 func pairLanesAMX(steps int, panels int, src *uint16, stride int, dst *float32, pitch int) (bad uint32)
 
 // tiles3AMX computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols ≥ 1, over steps
-// of 32 products, steps ≥ 1, of panels with 3 pieces for each element; those of B lie one behind the other. Row i of C
+// of 32 products, steps ≥ 1, of panels with 3 pieces for each element; those of B lie one after the other. Row i of C
 // is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.
 //
 //go:noescape

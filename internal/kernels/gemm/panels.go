@@ -83,7 +83,7 @@ func MultiplyPanels[T element](m, n, k int, a Rows[T], panels []T, c, d Rows[T])
 		if k0 > 0 {
 			d = c
 		}
-		if k <= kc && n*k <= sharedPanels { // panels lie one behind the other
+		if k <= kc && n*k <= sharedPanels { // panels lie one after the other
 			for i := 0; i < m; {
 				rows, run := e.choose(e.rows, m-i)
 				run(k, a.at(i, 0), a.Stride, &panels[0], e.nr, c.at(i, 0), c.Stride, d.at(i, 0), d.Stride, n/e.nr)

@@ -45,7 +45,7 @@ type pieces[T element, S any] struct {
 	// the second-level cache for those products.
 	columns, products int
 	// micro computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, rows ≤ 32, over steps of 32
-	// products, of panels of pieces, those of B one behind the other. Row i of C is at c[i·cstride], of D at
+	// products, of panels of pieces, those of B one after the other. Row i of C is at c[i·cstride], of D at
 	// d[i·dstride]. sums has room for 32×32 elements.
 	micro func(rows, steps int, a, b, c *T, cstride int, d *T, dstride, cols int, sums *T)
 	// rows splits 16 lanes of 32·steps contiguous products, of which lane i begins at src[i·stride]: pair p of piece n

@@ -54,7 +54,7 @@ func (s Setting) MicroBatches() int { return s.Times * s.Ranks }
 // Legal tells whether the schedule takes so many micro-batches.
 func (s Setting) Legal() bool { return s.Schedule != "dualpipev" || s.Times > 1 }
 
-// All are the legal settings, those that differ in the engine alone one behind the other.
+// All are the legal settings, those that differ in the engine alone one after the other.
 func All() (list []Setting) {
 	for _, ranks := range []int{2, 4} {
 		for _, name := range schedule.Names() {

@@ -24,7 +24,7 @@ func productQ8(c *build.Context, rows int) {
 	name := fmt.Sprintf("productQ8AVX2x%d", rows)
 	c.Function(name)
 	c.Doc(
-		fmt.Sprintf("%s multiplies %d rows of x by columns ≥ 1 of w, which lie one behind the other, each of", name, rows),
+		fmt.Sprintf("%s multiplies %d rows of x by columns ≥ 1 of w, which lie one after the other, each of", name, rows),
 		"blocks ≥ 1 of Q8_0. Block i of row r is at "+
 			fmt.Sprintf("x[32·(%d·i + r)], and the product of row r and column j goes to y[%d·j + r].", rows, rows))
 	c.Pragma("noescape")

@@ -47,7 +47,7 @@ func microTiles(c *build.Context, pieces int) {
 	c.Doc(
 		fmt.Sprintf("%s computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols "+
 			"≥ 1, over steps of 32 products, steps ≥ 1, of panels with %d pieces for each element; those of B lie "+
-			"one behind the other.", name, pieces),
+			"one after the other.", name, pieces),
 		"Row i of C is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room "+
 			"for 32×32 elements.")
 	c.Pragma("noescape")
