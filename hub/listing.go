@@ -152,7 +152,7 @@ func (c *Client) nextPage(page string, h http.Header) (string, error) {
 	}
 	next, err := r.URL.Parse(m[1])
 	if err != nil || !c.own(next) || next.String() == page {
-		return "", faultf(ErrServer, "%s names a next page of files that is invalid, the same, or on another host", host(c.Endpoint))
+		return "", faultf(ErrServer, "%s names an invalid next page of files: want one on this host", host(c.Endpoint))
 	}
 	return next.String(), nil
 }
