@@ -26,8 +26,8 @@
 // the end; integers wrap around. How a buffer is cut into slices or chunks never matters. The result is the
 // same on all ranks, bit for bit.
 //
-// # For those who write an engine
+// # Writing an engine
 //
-// [New], [Engine], [Call], [Info], [Signature], [Memory] and the functions that say that they are for engines are the
-// engine interface. Programs need none of them. Package comm/commtest is the test suite that every engine passes.
+// [New], [Engine], [Call], [Info], [Signature], [Memory] and the functions whose comments name engines are for engines.
+// Programs need none of them. Every engine passes the test suite of package comm/commtest.
 package comm

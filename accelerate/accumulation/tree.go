@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package accumulation adds the gradients of a window's micro-batches in the order of docs/numerics.md, which does not
-// depend on the number of ranks: gradient accumulation. It is for the strategies of package accelerate. Start with
-// [New], or with [NewShard] for a rank that has a part of each gradient.
+// Package accumulation accumulates gradients: it adds those of a step's micro-batches in the order of
+// docs/numerics.md, which does not depend on the number of ranks. It is for the strategies of package accelerate.
+// Start with [New], or with [NewShard] for a rank that has a part of each gradient.
 //
-// M micro-batches form E groups of q = M/E consecutive ones, E being the largest power of two that divides M and is at
-// most the number of deterministic ranks. A group's micro-batches are added in order, in place; the groups form a
-// binary tree, built up like a binary counter, so that log2(E)+1 gradients are alive per parameter. At an epoch's tail
-// absent micro-batches are left out of the nominal tree.
+// M micro-batches form E groups of M/E consecutive ones. E is the largest power of two that divides M and is at most
+// the number of deterministic ranks. Gradients of a group are added in order, in place. The sums of groups are then
+// added in a binary tree, which grows like a binary counter, so a parameter never has more than log2(E)+1 gradients.
+// If the last step of an epoch has fewer micro-batches, the tree is the same without them.
 package accumulation
 
 import "github.com/lockstep-ml/lockstep/tensor"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package statistics collects the statistics that modules report during the forward passes of a window, as batch norms
-// do, and updates their buffers at the end of the step, in the order of the micro-batches over all ranks, so that the
-// buffers do not depend on the ranks. It is for package accelerate. Start with [New].
+// Package statistics keeps the buffers of modules such as batch norms the same on any number of ranks. It collects
+// the statistics that the modules report in a step's forward passes. When the step ends, it updates the buffers in
+// the order of the micro-batches over all ranks. It is for package accelerate. Start with [New].
 package statistics
 
 import (

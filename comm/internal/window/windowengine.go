@@ -3,12 +3,13 @@
 // Package window is the engine for ranks that see each other's memory: goroutines of one process, or processes that map
 // the same segments.
 //
-// A call goes like this: each rank writes its signature and the place of its buffer where all can read it, and arrives
-// at a barrier; all compare; each then takes what it needs from the buffers of the others, and for a reduction combines
-// its share of the elements and writes the result into all buffers; a second barrier gives the buffers back. Nothing is
-// copied where the buffers lie in shared memory. A buffer that the others cannot see goes through a staging area in
-// chunks, with one barrier for each, since the area has two halves.
+// A call has these steps. Each rank writes its signature and the address of its buffer where all ranks can read
+// them, and waits at a barrier. All ranks compare the signatures. Each rank then reads what it needs from the
+// buffers of the others; in a reduction it combines its share of the elements and writes the result into all
+// buffers. After a second barrier the buffers belong to their ranks again. Buffers in shared memory are never
+// copied. Other buffers go through a staging area in chunks; it has two halves, so one barrier per chunk is enough.
 //
+
 // It is NOT an engine by itself: a [Fabric] gives it the memory (comm/local, comm/shm).
 package window
 
