@@ -9,7 +9,6 @@
 // buffers. After a second barrier the buffers belong to their ranks again. Buffers in shared memory are never
 // copied. Other buffers go through a staging area in chunks; it has two halves, so one barrier per chunk is enough.
 //
-
 // It is NOT an engine by itself: a [Fabric] gives it the memory (comm/local, comm/shm).
 package window
 
