@@ -45,8 +45,7 @@ func TestHelp(t *testing.T) {
 			headings = append(headings, name)
 		}
 	}
-	require.Equal(t, []string{"TrainingArguments", "FinetuneArguments", "RowArguments", "LoraArguments", "HubArguments",
-		"HubDataArguments", "Other flags"}, headings)
+	require.Equal(t, []string{"Training", "Finetune", "Row", "Lora", "Hub", "Hub data", "Other flags"}, headings)
 }
 
 type step struct {
