@@ -41,13 +41,17 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 		strings.Join(changed, ", "))
 }
 
-// sameData refuses processes that share a model, by its layers, matrices or tokens, and have different data: one would
-// compute the loss with the labels of samples that another has not read, or add up parts of different samples.
+// sameData refuses ranks with different data. Ranks divide the samples of one data set, so each would train on a part
+// of its own; ranks that share a model, by its layers, matrices or tokens, would mix different samples. A data loader
+// of the program may divide the data itself, where ranks share no model.
 func (r *run) sameData() error {
-	if r.acc.ModelRanks().WorldSize() == 1 || r.args.NumReplicas > 1 {
+	if r.acc.WorldSize() == 1 || r.args.NumReplicas > 1 {
 		return nil
 	}
-	names, mine := []string{"the training data"}, []string{r.fingerprint()}
+	names, mine := []string{"the training data"}, []string{""}
+	if r.dataloader == nil || r.acc.ModelRanks().WorldSize() > 1 {
+		mine[0] = r.fingerprint()
+	}
 	for _, set := range r.evals {
 		print := ""
 		if set.src != nil {

@@ -97,8 +97,8 @@ func TestPipelines(t *testing.T) {
 	})
 }
 
-// Processes that share a model and read other data than each other end before the first step, and say so.
-func TestDataOfAModelDiffer(t *testing.T) {
+// Processes that read different data end before the first step, and say so.
+func TestDataOfRanksDiffer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	more := filepath.Join(dir, "more.txt")
@@ -108,6 +108,7 @@ func TestDataOfAModelDiffer(t *testing.T) {
 	for _, c := range []struct{ axis, flag, want string }{
 		{"--pp_size", "--train_file", training}, {"--pp_size", "--validation_file", evaluation},
 		{"--tp_size", "--train_file", training}, {"--cp_size", "--validation_file", evaluation},
+		{"--dp_shard_size", "--train_file", training}, {"--dp_replicate_size", "--validation_file", evaluation},
 	} {
 		line := []string{lockstep, "launch", "--nproc_per_node", "2", "--", "sh", "-c",
 			`test $RANK = 0 || set -- "$@" ` + c.flag + ` "` + more + `"; exec "$0" "$@"`, clm}
