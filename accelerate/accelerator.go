@@ -105,7 +105,7 @@ func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l
 // ranks must use the same.
 func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h } }
 
-// WithPrecision makes the module of a path, and all within it, compute in a dtype of its own: tensor.Float32,
+// WithPrecision makes the module of a path, and all within it, compute in its own dtype: tensor.Float32,
 // tensor.BFloat16 or tensor.Float16, whatever bf16 and fp16 say. Parameters stay as they are.
 func WithPrecision(module string, dt tensor.DType) Option {
 	return func(a *Accelerator) { a.own = append(a.own, precision.Module{Path: module, DType: dt}) }
@@ -193,12 +193,11 @@ func (a *Accelerator) Layout() (samplers.WindowLayout, error) {
 // parameters' names.
 type OptimizerFunc func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error)
 
-// Prepare prepares a model for training and makes its optimizer. Nothing is wrapped: the caller keeps
-// using the same model. Without an OptimizerFunc (nil) the loop updates the parameters by itself. units are the
-// modules to recompute in backward, if gradient checkpointing is on, and those whose parameters a sharded model
-// gathers together. With several ranks it checks that all have the same arguments, kernels
-// and parameters, and that ranks of one process have each a model of its own, copies rank 0's parameters and buffers
-// to every rank, and sets up the exchange of gradients.
+// Prepare prepares a model for training and makes its optimizer. Nothing is wrapped: the caller keeps using the same
+// model. Without an OptimizerFunc (nil) the loop updates the parameters by itself. units are the modules to recompute
+// in backward, if gradient checkpointing is on, and those whose parameters a sharded model gathers together. With
+// several ranks it checks that all have the same arguments, kernels and parameters, and that each rank of a process has
+// its own model, copies rank 0's parameters and buffers to every rank, and sets up the exchange of gradients.
 //
 // Parameters that require a gradient now are trained. They may be frozen and unfrozen between steps, on
 // all ranks alike; one that is frozen now stays so: Reduce returns an error if it requires a gradient

@@ -83,7 +83,7 @@ func oneModel(all []fingerprint) error {
 		for other, g := range all {
 			if name, shared := f.Shared[g.Claim]; shared && other != rank {
 				return fmt.Errorf("accelerate: the models of rank %d and rank %d, which run in one process, share the "+
-					"parameter or buffer %s: want a model of its own for each rank: create it in the rank's "+
+					"parameter or buffer %s: want a separate model for each rank: create it in the rank's "+
 					"goroutine, or copy it (nn.Clone); a function that creates models must return a new one each time",
 					min(rank, other), max(rank, other), name)
 			}

@@ -85,7 +85,7 @@ func TestRanksWithOneModel(t *testing.T) {
 				return acc.Prepare(t.Context(), models[acc.Rank()], adamW)
 			}) {
 				require.ErrorContains(t, err, c.want, "rank %d", r)
-				require.ErrorContains(t, err, "want a model of its own for each rank")
+				require.ErrorContains(t, err, "want a separate model for each rank")
 			}
 		})
 	}

@@ -54,9 +54,9 @@ func named(device string) devices {
 	return newDevices(names...)
 }
 
-// WithDevices gives the ranks of a host devices of their own: of n names for tensor.OpenDevice, the rank that is number
-// i on its host, a process or a goroutine, computes on the one at i modulo n. Ranks that get the same name share the
-// device. It takes the place of the argument device; WithDevice takes precedence.
+// WithDevices gives each rank of a host its device: of n names for tensor.OpenDevice, the rank that is number i on its
+// host, a process or a goroutine, computes on the one at i modulo n. Ranks that get the same name share the device. It
+// takes the place of the argument device; WithDevice takes precedence.
 func WithDevices(names ...string) Option {
 	list := newDevices(names...)
 	return func(a *Accelerator) { a.devices = list }

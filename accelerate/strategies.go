@@ -187,7 +187,7 @@ func (a *Accelerator) ShardMemory() strategy.Memory {
 }
 
 // GathersParameters reports whether all ranks must compute at the same time, since they gather the parameters of a
-// sharded model: a rank without a batch of its own then repeats another.
+// sharded model: a rank without its own batch then repeats another.
 func (a *Accelerator) GathersParameters() bool {
 	p := a.strategy.Parameters()
 	return p != nil && p.Gathers()

@@ -69,9 +69,9 @@ func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch,
 }
 
 // RunWindow runs the forward and backward passes of one optimizer step. Loss is called for each of this rank's
-// micro-batches in a memory scope of its own. Gradients are added in the tree of docs/numerics.md and exchanged only
-// during the last pass. Afterwards the gradients of the parameters are those of the mean over all terms of all ranks
-// (with local_sgd_steps over those of this rank); gradients of earlier windows are discarded.
+// micro-batches in a new memory scope. Gradients are added in the tree of docs/numerics.md and exchanged only during
+// the last pass. Afterwards the gradients of the parameters are those of the mean over all terms of all ranks (with
+// local_sgd_steps over those of this rank); gradients of earlier windows are discarded.
 //
 // A rank passes at most as many batches as Layout has accumulation steps. With fewer, or none, its missing gradients
 // are left out of the sum, so that ranks may run out of data at different times (see Join). It is collective; if one

@@ -237,7 +237,7 @@ func (f *field) splitText(s string) []string {
 	return parts
 }
 
-// wantObject is what settings with settings of their own may be.
+// wantObject describes the value of a setting that is a group of settings.
 const wantObject = "a JSON object of numbers, texts, booleans and lists of numbers"
 
 // decodeObject leaves out the entries of plain, and nulls where there is a plain; nothing else is "not set".

@@ -73,7 +73,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the faults to errors.As.
+// Unwrap returns the faults to errors.As.
 func (e *Error) Unwrap() []error {
 	out := make([]error, len(e.Faults))
 	for i, f := range e.Faults {

@@ -139,7 +139,7 @@ func newField(t reflect.Type, i int) *field {
 	return f
 }
 
-// settingsUsage lists the settings that each optimizer or schedule has of its own, behind the usage of a key for them.
+// settingsUsage lists the settings of each optimizer or schedule, after the usage of the key that takes them.
 func settingsUsage(key string) string {
 	switch key {
 	case "optim_args":

@@ -304,7 +304,7 @@ func section(t *testing.T, path, name, want string) {
 	require.Equal(t, want, got, "%s: go test ./args -rewrite", path)
 }
 
-// sources gives the same setting by flag, variable, JSON and YAML.
+// sources returns the same setting by flag, variable, JSON and YAML.
 func sources(name, value string) map[string]*program {
 	text := value
 	var js any
@@ -606,7 +606,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// A program makes names of its own known. A setting or flag of the program comes first.
+// A program registers its own names. A setting or flag of the program comes first.
 func TestKnow(t *testing.T) {
 	p := newProgram([]string{"LOCKSTEP_JOB=7"}, nil)
 	chatty := p.flags.Bool("chatty", false, "print more")

@@ -79,10 +79,9 @@ type Loader struct {
 	choose   func(given func(key string) bool) (origin string)
 }
 
-// Bind registers the settings of structs (pointers, with their defaults in them)
-// as flags of fs, and --config. Those of embedded structs count. fs may have flags of its own; they are parsed
-// with the others. A struct that is no settings struct, and a key or flag defined
-// twice, is the programmer's mistake and panics.
+// Bind registers the settings of structs (pointers, with their defaults in them) as flags of fs, and --config. Those of
+// embedded structs count. fs may have other flags; they are parsed too. A struct that is no settings struct, and a key
+// or flag defined twice, is the programmer's mistake and panics.
 func Bind(fs *pflag.FlagSet, structs ...any) *Loader {
 	all := slices.Concat(structs, []any{&builtin{}})
 	l := newLoader(all)

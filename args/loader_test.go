@@ -223,7 +223,7 @@ func TestHelp(t *testing.T) {
 	require.Less(t, strings.Index(usage, "--output_dir"), strings.Index(usage, "--block_size"))
 }
 
-// Each struct's flags have a heading of their own, and choices that the usage names are not listed again.
+// Each struct's flags have their own heading, and choices that the usage names are not listed again.
 func TestHelpHeadings(t *testing.T) {
 	type TrainingArguments struct {
 		Shape string `json:"shape" choices:"line,curve" usage:"line (straight), or curve"`

@@ -104,8 +104,8 @@ func (a *TrainingArguments) ranks(p Program) int {
 	return max(p.Processes, a.NumReplicas)
 }
 
-// checkBatchSearch refuses auto_find_batch_size where ranks exchange something in each pass, or have a state of their
-// own beside the optimizer's.
+// checkBatchSearch refuses auto_find_batch_size where ranks exchange something in each pass, or have a state besides
+// the optimizer's.
 func (a *TrainingArguments) checkBatchSearch(c *Checker) {
 	if !a.AutoFindBatchSize || !c.OK("fsdp", "zero_stage") {
 		return

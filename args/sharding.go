@@ -19,7 +19,7 @@ type BatchSharding struct {
 	Even bool
 }
 
-// BatchSharding gives what AcceleratorConfig says, and false under the other shardings, which have no such settings.
+// BatchSharding returns what AcceleratorConfig says, and false under the other shardings, which have no such settings.
 func (a *TrainingArguments) BatchSharding() (s BatchSharding, ok bool) {
 	if a.DataSharding != ShardingHuggingFace {
 		return BatchSharding{}, false

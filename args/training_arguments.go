@@ -120,9 +120,9 @@ type TrainingArguments struct {
 	// FP16GrowthInterval is the number of steps without overflow after which the factor is doubled.
 	FP16GrowthInterval int `json:"fp16_growth_interval" resume:"fixed" usage:"steps without overflow after which fp16 doubles the loss scale"`
 	// FP16Hysteresis is the number of overflows in a row of scales at which the factor is halved: with 2 the first one
-	// only skips its step. It counts anew when the factor grows (DeepSpeed's hysteresis).
+	// only skips its step. The count restarts when the factor grows (DeepSpeed's hysteresis).
 	FP16Hysteresis int `json:"fp16_hysteresis" resume:"fixed" usage:"number of overflows after which fp16 halves the loss scale"`
-	// FP16ConsecutiveHysteresis lets FP16Hysteresis count anew after each step without overflow (DeepSpeed's
+	// FP16ConsecutiveHysteresis restarts the count of FP16Hysteresis after each step without overflow (DeepSpeed's
 	// consecutive_hysteresis).
 	FP16ConsecutiveHysteresis bool `json:"fp16_consecutive_hysteresis" resume:"fixed" usage:"fp16_hysteresis restarts its count after each step without overflow (true), or only when the loss scale grows (false)"`
 	// FP16LossScaler is whose rule the factor follows. A DeepSpeed file with fp16 makes it deepspeed.
@@ -238,8 +238,8 @@ type TrainingArguments struct {
 	// tokenizer. Without it that is an error.
 	ResumeOnOtherData bool `json:"resume_on_other_data" resume:"fixed" usage:"resume although the training data or the tokenizer changed since the checkpoint"`
 
-	// IgnoreDataSkip lets a resumed run begin its epoch anew instead of going on at its place in the data. A stream
-	// that can only be read from its beginning then takes no time to resume, but the run sees other samples than an
+	// IgnoreDataSkip lets a resumed run restart its epoch instead of continuing at its place in the data. A stream that
+	// can only be read from its beginning then takes no time to resume, but the run sees other samples than an
 	// uninterrupted one.
 	IgnoreDataSkip bool `json:"ignore_data_skip" resume:"fixed" usage:"resume at the beginning of the epoch, not at the checkpoint's position in the data; the result then differs from that of an uninterrupted run"`
 

@@ -58,7 +58,7 @@ func (c *Control) reset(k Kind) {
 	}
 }
 
-// flags gives the flags under HuggingFace's names.
+// flags returns the flags under HuggingFace's names.
 func (c *Control) flags() map[string]*bool {
 	return map[string]*bool{
 		"should_training_stop": &c.ShouldTrainingStop, "should_epoch_stop": &c.ShouldEpochStop,
@@ -66,10 +66,10 @@ func (c *Control) flags() map[string]*bool {
 	}
 }
 
-// CallbackName gives the name under which HuggingFace saves the flags.
+// CallbackName returns the name under which HuggingFace saves the flags.
 func (c *Control) CallbackName() string { return "TrainerControl" }
 
-// ExportState gives the flags.
+// ExportState returns the flags.
 func (c *Control) ExportState() Exported {
 	out := Exported{Args: map[string]any{}, Attributes: map[string]any{}}
 	for name, flag := range c.flags() {

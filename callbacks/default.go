@@ -21,8 +21,7 @@ func RegisterDefault(factory func() Callback) {
 	defaults.factories = append(defaults.factories, factory)
 }
 
-// NewDefaults makes the callbacks of RegisterDefault for a run with the given callbacks of its own. It is for package
-// trainer.
+// NewDefaults makes the callbacks of RegisterDefault for a run with the given callbacks. It is for package trainer.
 func NewDefaults(own []Callback) (out []Callback) {
 	names := map[string]bool{}
 	for _, c := range own {

@@ -24,7 +24,7 @@ type EarlyStopping struct {
 	best     *float64 // of eval_loss, where the arguments watch no metric
 }
 
-// CallbackName gives HuggingFace's name.
+// CallbackName returns HuggingFace's name.
 func (*EarlyStopping) CallbackName() string { return "EarlyStoppingCallback" }
 
 // Silent marks it as printing nothing.
@@ -98,7 +98,7 @@ func (s *EarlyStopping) reason(name string, greater bool, best *float64) string 
 	return fmt.Sprintf("no %s %s %s%s in %s", name, side, readable(name, *best), by, evaluations)
 }
 
-// ExportState gives the settings, the count of failures and the best value.
+// ExportState returns the settings, the count of failures and the best value.
 func (s *EarlyStopping) ExportState() Exported {
 	out := Exported{
 		Args:       map[string]any{"early_stopping_patience": s.Patience, "early_stopping_threshold": s.Threshold},

@@ -38,7 +38,7 @@ const (
 	Predict        Kind = "predict"         // after a prediction
 )
 
-// Kinds gives all events in the order of the constants.
+// Kinds returns all events in the order of the constants.
 func Kinds() []Kind {
 	return []Kind{InitEnd, TrainBegin, EpochBegin, StepBegin, SubstepEnd, PreOptimizerStep, OptimizerStep, StepEnd, Log,
 		PredictionStep, Evaluate, Save,
@@ -161,7 +161,7 @@ type EveryRank interface {
 	EveryRank()
 }
 
-// Named is a callback with a name of its own in errors, logs and saved states; others go by the name of their type.
+// Named is a callback with its own name in errors, logs and saved states; others go by the name of their type.
 type Named interface {
 	CallbackName() string
 }

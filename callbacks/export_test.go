@@ -13,5 +13,5 @@ func SetWidth(p *Progress, columns func() int) {
 	p.terminal.size = func() int { return columns() - 1 }
 }
 
-// TerminalOfProgress gives the terminal that a Progress writes to.
+// TerminalOfProgress returns the terminal that a Progress writes to.
 func TerminalOfProgress(p *Progress) *Terminal { return p.terminal }

@@ -17,7 +17,7 @@ type Flow struct{ Base }
 // EveryRank marks Flow as running on every rank.
 func (*Flow) EveryRank() {}
 
-// CallbackName gives HuggingFace's name.
+// CallbackName returns HuggingFace's name.
 func (*Flow) CallbackName() string { return "DefaultFlowCallback" }
 
 // OnStepEnd sets the flags of strategy steps.

@@ -67,7 +67,7 @@ func (h *Handler) warn(message string, facts ...any) {
 	}
 }
 
-// Names gives the names of the callbacks in order.
+// Names returns the names of the callbacks in order.
 func (h *Handler) Names() []string {
 	names := make([]string, len(h.callbacks))
 	for i, c := range h.callbacks {
@@ -76,7 +76,7 @@ func (h *Handler) Names() []string {
 	return names
 }
 
-// Name gives a callback's name: its own if it is Named, else that of its type.
+// Name returns a callback's name: its own if it is Named, else that of its type.
 func Name(c any) string {
 	if n, ok := c.(Named); ok {
 		return n.CallbackName()
@@ -147,7 +147,7 @@ func alone(c Callback, e *Event, method func(Callback, *Event) error) func(Callb
 	return func(c Callback, e *Event) error { return e.Alone(func() error { return method(c, e) }) }
 }
 
-// asks gives what a callback may ask for that ends an epoch or the run early.
+// asks returns what a callback may ask for that ends an epoch or the run early.
 func asks(c *Control) [2]bool { return [2]bool{c.ShouldTrainingStop, c.ShouldEpochStop} }
 
 // nameStop enters the callback that has just asked for an early end. Flow only ends runs that are complete.
@@ -201,8 +201,8 @@ func (h *Handler) Close() error {
 	return errors.Join(failures...)
 }
 
-// ExportStates gives what State.StatefulCallbacks is to hold: by name the state of the one callback of that name, or a
-// list of the states of several in order. The control's flags are among them.
+// ExportStates returns what State.StatefulCallbacks is to hold: by name the state of the one callback of that name, or
+// a list of the states of several in order. The control's flags are among them.
 func (h *Handler) ExportStates(control *Control) map[string]any {
 	lists := map[string][]Exported{Name(control): {control.ExportState()}}
 	for _, c := range h.callbacks {

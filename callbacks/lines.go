@@ -92,7 +92,7 @@ func (t *table) end(r Record, s *State, width int) []string {
 	return t.lines("train", fields, extras(r, "", "step", "epoch", "train_loss", "train_runtime"), width)
 }
 
-// lines gives fields in one line, and extras behind them or, if not all of them fit there, in lines below.
+// lines returns fields in one line, and extras behind them or, if not all of them fit there, in lines below.
 func (t *table) lines(head string, fields, extras []field, width int) []string {
 	fields = slices.DeleteFunc(slices.Clone(fields), func(f field) bool { return f.value == "" })
 	line := t.fit(head, fields, width)
@@ -102,7 +102,7 @@ func (t *table) lines(head string, fields, extras []field, width int) []string {
 	return append([]string{line}, below(extras, width)...)
 }
 
-// below gives fields in as many indented lines as they need.
+// below returns fields in as many indented lines as they need.
 func below(fields []field, width int) []string {
 	var lines []string
 	for _, f := range fields {
@@ -146,7 +146,7 @@ func (t *table) fit(head string, fields []field, width int) string {
 	return terminal.Cut(join(head, fields), width)
 }
 
-// join gives the fields that have values, without alignment, behind a head.
+// join returns the fields that have values, without alignment, behind a head.
 func join(head string, fields []field) string {
 	var texts []string
 	if head != "" {
@@ -169,7 +169,7 @@ func stepField(r Record, total int64) field {
 	return field{name: "step", value: fraction(int64(step), max(total, int64(step)))}
 }
 
-// fraction gives done/total, done as wide as total.
+// fraction returns done/total, done as wide as total.
 func fraction(done, total int64) string {
 	all := strconv.FormatInt(total, 10)
 	return pad(len(all), strconv.FormatInt(done, 10)) + "/" + all
@@ -184,7 +184,7 @@ func present(r Record, key, name string) field {
 	return field{name: name, value: readable(key, v)}
 }
 
-// rate gives the tokens, or else the samples, per second.
+// rate returns the tokens, or else the samples, per second.
 func rate(r Record, prefix string) field {
 	for _, what := range []string{"tokens", "samples"} {
 		if x, ok := r.Number(prefix + what + "_per_second"); ok {
@@ -227,7 +227,7 @@ func isSpeed(key string) bool {
 
 func mebibytes(bytes float64) string { return strconv.FormatFloat(bytes/(1<<20), 'f', 1, 64) + " MiB" }
 
-// runtime gives seconds as people read them: "0.9s", "1m23s".
+// runtime returns seconds as people read them: "0.9s", "1m23s".
 func runtime(seconds float64) string {
 	switch {
 	case seconds < 0.1:
@@ -238,7 +238,7 @@ func runtime(seconds float64) string {
 	return duration(time.Duration(seconds * float64(time.Second)))
 }
 
-// duration gives a time to the second, from an hour on to the minute: "59s", "1m23s", "2h05m".
+// duration returns a time to the second, from an hour on to the minute: "59s", "1m23s", "2h05m".
 func duration(d time.Duration) string {
 	d = d.Round(time.Second)
 	if d < time.Hour {
@@ -248,7 +248,7 @@ func duration(d time.Duration) string {
 	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
 }
 
-// metric gives x with three significant digits and a letter for thousands, millions and billions.
+// metric returns x with three significant digits and a letter for thousands, millions and billions.
 func metric(x float64) string {
 	for _, unit := range []struct {
 		size   float64
@@ -261,7 +261,7 @@ func metric(x float64) string {
 	return digits(x)
 }
 
-// digits gives three significant digits, without an exponent.
+// digits returns three significant digits, without an exponent.
 func digits(x float64) string {
 	switch {
 	case x >= 99.95 || x == float64(int64(x)):

@@ -33,7 +33,7 @@ type logOutput struct {
 	w  io.Writer
 }
 
-// NewLogHandler gives a handler that writes messages of a level and above to w.
+// NewLogHandler returns a handler that writes messages of a level and above to w.
 func NewLogHandler(w io.Writer, level slog.Leveler) *LogHandler {
 	return &LogHandler{out: &logOutput{w: w}, level: level}
 }

@@ -22,7 +22,7 @@ func (*Memory) OnLog(e *Event) error {
 	return nil
 }
 
-// ResidentMemory gives the process's resident memory and its peak so far, in bytes; 0 where the system does not tell.
+// ResidentMemory returns the process's resident memory and its peak so far, in bytes; 0 where the system does not tell.
 // It is for package trainer's log.
 func ResidentMemory() (rss, peak int64) { return residentMemory() }
 

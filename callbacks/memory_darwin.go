@@ -4,7 +4,8 @@ package callbacks
 
 import "golang.org/x/sys/unix"
 
-// residentMemory gives the peak, which getrusage counts in bytes here; the present amount is not available without cgo.
+// residentMemory returns the peak, which getrusage counts in bytes here; the present amount is not available without
+// cgo.
 func residentMemory() (rss, peak int64) {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {

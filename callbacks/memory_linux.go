@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// residentMemory gives VmRSS and VmHWM of /proc/self/status in bytes, 0 where they are not available.
+// residentMemory returns VmRSS and VmHWM of /proc/self/status in bytes, 0 where they are not available.
 func residentMemory() (rss, peak int64) {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {

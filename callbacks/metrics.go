@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// SpeedMetrics gives HuggingFace's figures of speed for a split (train, eval, test): <split>_runtime in seconds,
+// SpeedMetrics returns HuggingFace's figures of speed for a split (train, eval, test): <split>_runtime in seconds,
 // rounded to four decimals, and <split>_samples_per_second, <split>_steps_per_second and <split>_tokens_per_second,
 // rounded to three. A count of 0 leaves its rate out, and a runtime of 0 all rates. It is for package trainer.
 func SpeedMetrics(split string, runtime time.Duration, samples, steps, tokens int64) map[string]float64 {

@@ -83,7 +83,7 @@ func (p *Printer) print(lines ...string) {
 	}
 }
 
-// Display gives the callback that shows a run to people on w, as a rule os.Stderr: a Progress if w is a terminal, or
+// Display returns the callback that shows a run to people on w, as a rule os.Stderr: a Progress if w is a terminal, or
 // a pipe to the terminal of lockstep launch, else a Printer. The Progress has no bar if disable_tqdm says so or the
 // cursor cannot be moved (in a pipe, or by TERM=dumb). It is for package trainer.
 func Display(a *args.TrainingArguments, w io.Writer) Callback {

@@ -143,7 +143,7 @@ func (p *Progress) eta(e *Event) time.Duration {
 	return time.Duration(math.Round(seconds)) * time.Second
 }
 
-// text gives the tokens, or else the samples, per second; nothing if no time has passed.
+// text returns the tokens, or else the samples, per second; nothing if no time has passed.
 func (m *meter) text() string {
 	r := Record{}
 	for key, x := range m.rates() {

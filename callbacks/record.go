@@ -55,7 +55,7 @@ func (r *Record) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Number gives the number under key, and whether there is one.
+// Number returns the number under key, and whether there is one.
 func (r Record) Number(key string) (float64, bool) { return asFloat(r[key]) }
 
 // IsTrain tells whether this is a record of training steps, and not of an evaluation or of the end of a run.
@@ -65,8 +65,8 @@ func (r Record) IsTrain() bool {
 	return loss || rate
 }
 
-// Keys gives the keys in the order in which people read them: step, epoch, the loss, the gradient norm and the learning
-// rate, the rest sorted.
+// Keys returns the keys in the order in which people read them: step, epoch, the loss, the gradient norm and the
+// learning rate, the rest sorted.
 func (r Record) Keys() []string {
 	first := []string{"step", "epoch", "loss", "eval_loss", "train_loss", "grad_norm", "learning_rate"}
 	keys := slices.DeleteFunc(slices.Clone(first), func(k string) bool { _, ok := r[k]; return !ok })
@@ -78,7 +78,7 @@ func (r Record) Keys() []string {
 	return keys
 }
 
-// String gives the record as one line of "key value" pairs with two spaces between them, numbers with the digits that
+// String returns the record as one line of "key value" pairs with two spaces between them, numbers with the digits that
 // people read: losses and norms with four decimals, the epoch with two. Texts above 100 bytes are replaced by their
 // length. What is of interest over a whole run rather than at a glance (memory_…, gpu_…, total_flos) is
 // left to the reporters.
@@ -98,7 +98,7 @@ func (r Record) String() string {
 	return b.String()
 }
 
-// Metrics gives the numbers of the record except its step, in the order of Keys, under the names and in the units in
+// Metrics returns the numbers of the record except its step, in the order of Keys, under the names and in the units in
 // which reporters show them: see MetricName.
 func (r Record) Metrics() iter.Seq2[string, float64] {
 	return func(yield func(string, float64) bool) {
@@ -117,7 +117,7 @@ func (r Record) Metrics() iter.Seq2[string, float64] {
 	}
 }
 
-// MetricName gives the name under which reporters show a record's key: HuggingFace's. eval_x is eval/x, test_x is
+// MetricName returns the name under which reporters show a record's key: HuggingFace's. eval_x is eval/x, test_x is
 // test/x, anything else train/x. Memory, which records have in bytes, is shown in MiB, and its name ends with the unit:
 // memory_x is memory/x_mib, train_mem_x is memory/train_x_mib.
 func MetricName(key string) string {
@@ -142,7 +142,7 @@ func hidden(key string) bool {
 	return strings.HasPrefix(key, "memory_") || strings.HasPrefix(key, "gpu_") || key == "total_flos"
 }
 
-// readable gives a record's value with the digits that people read.
+// readable returns a record's value with the digits that people read.
 func readable(key string, v any) string {
 	x, ok := asFloat(v)
 	if !ok {
@@ -166,7 +166,7 @@ func readable(key string, v any) string {
 	return figure(x)
 }
 
-// figure gives a number of unknown meaning: whole numbers in full, others with four decimals below 10 and four digits
+// figure returns a number of unknown meaning: whole numbers in full, others with four decimals below 10 and four digits
 // above.
 func figure(x float64) string {
 	size := math.Abs(x)

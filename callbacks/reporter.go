@@ -32,7 +32,7 @@ func RegisterReporter(name string, factory ReporterFactory) {
 	reporters.factories[name] = factory
 }
 
-// ReporterNames gives the names of the registered reporters, sorted.
+// ReporterNames returns the names of the registered reporters, sorted.
 func ReporterNames() []string {
 	reporters.Lock()
 	defer reporters.Unlock()

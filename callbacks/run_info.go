@@ -33,7 +33,7 @@ type RunInfo struct {
 	Seconds    float64 // of training that a resumed run has used of max_train_seconds
 }
 
-// String gives both parts in one line: Machine and Work.
+// String returns both parts in one line: Machine and Work.
 func (r RunInfo) String() string { return r.Machine() + ": " + r.Work() }
 
 // Machine says where the run takes place, and how the model is cut: "training on cpu (avx512, 2 threads), 1 rank,

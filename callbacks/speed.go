@@ -72,7 +72,7 @@ func (m *meter) step(s StepStats) error {
 	return nil
 }
 
-// rates gives what was done per second, rounded to three decimals as in HuggingFace's; nothing if no time has passed.
+// rates returns what was done per second, rounded to three decimals as in HuggingFace's; nothing if no time has passed.
 func (m *meter) rates() map[string]float64 {
 	seconds := m.spent.Seconds()
 	if seconds <= 0 {

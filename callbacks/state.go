@@ -43,7 +43,7 @@ type State struct {
 	StatefulCallbacks  map[string]any `json:"stateful_callbacks"` // see Handler.ExportStates
 }
 
-// NewState gives the state of a run of maxSteps steps before its first, on rank 0 of a job, with the intervals of
+// NewState returns the state of a run of maxSteps steps before its first, on rank 0 of a job, with the intervals of
 // logging, evaluation and saving that the arguments resolve to. It is for package trainer.
 func NewState(a *args.TrainingArguments, maxSteps int64) *State {
 	eval := int64(500) // what HuggingFace's state says where nothing is evaluated by steps
@@ -87,7 +87,7 @@ func (s *State) SetBest(value float64, saves bool) {
 	}
 }
 
-// JSON gives trainer_state.json as HuggingFace writes it: an indent of two, keys sorted. It is for package trainer's
+// JSON returns trainer_state.json as HuggingFace writes it: an indent of two, keys sorted. It is for package trainer's
 // checkpoints.
 func (s *State) JSON() ([]byte, error) {
 	for _, name := range slices.Sorted(maps.Keys(s.StatefulCallbacks)) {

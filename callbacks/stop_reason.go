@@ -26,7 +26,7 @@ type StopReason struct {
 // Early tells whether the run ended before its last planned step.
 func (r StopReason) Early() bool { return r.Kind != "" }
 
-// String gives the reason for people: "EarlyStoppingCallback: no eval_loss below 4.1750 in 3 evaluations"; "" if the
+// String returns the reason for people: "EarlyStoppingCallback: no eval_loss below 4.1750 in 3 evaluations"; "" if the
 // run ended as planned.
 func (r StopReason) String() string {
 	text := map[StopKind]string{

@@ -32,7 +32,7 @@ type Terminal struct {
 // terminals has the Terminal of each *os.File: whatever writes to a file shares its bar.
 var terminals sync.Map
 
-// TerminalOf gives the terminal that f is, the same one for the same f. For a file that is no terminal it writes
+// TerminalOf returns the terminal that f is, the same one for the same f. For a file that is no terminal it writes
 // through.
 func TerminalOf(f *os.File) *Terminal {
 	t := &Terminal{file: f, w: f, size: func() int { return terminal.Width(f) }}
@@ -43,7 +43,7 @@ func TerminalOf(f *os.File) *Terminal {
 	return shared.(*Terminal)
 }
 
-// AboveBar gives TerminalOf a file, and any other writer as it is: where a program's own messages and log go.
+// AboveBar returns TerminalOf a file, and any other writer as it is: where a program's own messages and log go.
 func AboveBar(w io.Writer) io.Writer {
 	if f, ok := w.(*os.File); ok {
 		return TerminalOf(f)
@@ -51,7 +51,7 @@ func AboveBar(w io.Writer) io.Writer {
 	return w
 }
 
-// newTerminal gives a terminal for whatever a display writes to.
+// newTerminal returns a terminal for whatever a display writes to.
 func newTerminal(w io.Writer) *Terminal {
 	if f, ok := w.(*os.File); ok {
 		return TerminalOf(f)
@@ -89,7 +89,7 @@ func (t *Terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Handler gives a handler that lets h write to the terminal that the bar is on: the bar makes room and comes back.
+// Handler returns a handler that lets h write to the terminal that the bar is on: the bar makes room and comes back.
 func (t *Terminal) Handler(h slog.Handler) slog.Handler { return aboveBar{h, t} }
 
 // aboveBar keeps the bar out of the way while a log record is written.

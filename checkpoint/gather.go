@@ -73,7 +73,7 @@ func (a *Gathered) rank() int {
 // Names lists the tensors of a set in the order of their names.
 func (a *Gathered) Names(set string) []string { return slices.Sorted(maps.Keys(a.index[set])) }
 
-// Describe gives dtype and shape of a tensor; ok is false if there is none of that name.
+// Describe returns dtype and shape of a tensor; ok is false if there is none of that name.
 func (a *Gathered) Describe(set, name string) (dt tensor.DType, shape []int, ok bool) {
 	t, ok := a.index[set][name]
 	return t.DType, t.Shape, ok

@@ -232,7 +232,7 @@ func (sv *shardSave) open(ctx context.Context) (open opening, release func(), er
 		return open, release, err
 	}
 	dir := fmt.Sprintf("%s%d-%d", writePrefix, sv.step, open.ID)
-	if sv.g != nil { // a name of its own: a rank of an earlier job that still lives must not write into it
+	if sv.g != nil { // a unique name: a rank of an earlier job that still lives must not write into it
 		dir += "-" + rand.Text()
 	}
 	if err := sv.s.fs().Mkdir(sv.s.path(dir)); err != nil {

@@ -165,7 +165,7 @@ func firstUnfinished(records []FlightRecord) uint64 {
 // maxNamed is how many members of a group a finding lists.
 const maxNamed = 16
 
-// of names the ranks of a sub-group, since sub-groups may have one name, and its errors number them anew.
+// of names the ranks of a sub-group, since sub-groups may have one name, and its errors number its ranks from 0.
 func (f *Finding) of(r FlightRecord) string {
 	switch {
 	case len(r.Members) == 0:

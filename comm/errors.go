@@ -43,7 +43,7 @@ type RankLostError struct {
 	Group     string `json:"group"`
 	Rank      int    `json:"rank"`           // in the job
 	GroupRank int    `json:"group_rank"`     // in the group
-	Host      string `json:"host,omitempty"` // where it ran, if it had a process of its own
+	Host      string `json:"host,omitempty"` // where it ran, if it was a separate process
 	PID       int    `json:"pid,omitempty"`
 	Cause     string `json:"cause"`
 	Call      string `json:"call,omitempty"`   // what waited for it
@@ -101,8 +101,7 @@ func NewTimeoutError(c *Call, reporter int, missing []int) *TimeoutError {
 		Call: c.String(), After: c.Timeout, Missing: JobRanks(c.members, missing), GroupMissing: missing}
 }
 
-// AbortError says that a rank gave up the group for a reason of its own: it panicked, its arguments were wrong, or it
-// called [Group.Abort].
+// AbortError reports that a rank aborted the group: it panicked, its arguments were wrong, or it called [Group.Abort].
 type AbortError struct {
 	Group     string `json:"group"`
 	Rank      int    `json:"rank"`       // in the job

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// queue runs calls one after another on a goroutine of its own, which starts with the first call.
+// queue runs calls one after another on its own goroutine, which starts with the first call.
 type queue struct {
 	run     func(*Handle)
 	running sync.WaitGroup // the goroutine

@@ -23,7 +23,7 @@ type StoppingStrategy string
 const (
 	// FirstExhausted ends behind the last sample of the dataset that is exhausted first.
 	FirstExhausted StoppingStrategy = "first_exhausted"
-	// AllExhausted begins exhausted datasets anew, and ends once each was exhausted.
+	// AllExhausted restarts exhausted datasets, and ends once each was exhausted.
 	AllExhausted StoppingStrategy = "all_exhausted"
 	// AllExhaustedWithoutReplacement goes on with the others, so that each sample comes once.
 	AllExhaustedWithoutReplacement StoppingStrategy = "all_exhausted_without_replacement"
@@ -37,7 +37,7 @@ func StoppingStrategies() []StoppingStrategy {
 // Interleave mixes datasets as datasets.interleave_datasets does: each sample comes from one that is drawn with the
 // given probabilities, which are scaled to a sum of 1, or, if there are none, from each dataset in turn. Which comes
 // next depends on the seed, the epoch and the number of samples before, and not on what they are. An epoch opens the
-// same epoch of each dataset; one that begins anew opens the epoch behind it.
+// same epoch of each dataset; one that restarts opens its next epoch.
 //
 // If the cursors of all datasets are Seekers, so are those of the result. It is an error if there is no dataset, if
 // there are not as many probabilities, all above 0, or if the strategy is unknown; an epoch of a dataset without a
@@ -109,7 +109,7 @@ type part[T any] struct {
 }
 
 type partPlace struct {
-	Round     int64           `json:"round,omitempty"` // how often it began anew
+	Round     int64           `json:"round,omitempty"` // how often it restarted
 	Exhausted bool            `json:"exhausted,omitempty"`
 	At        json.RawMessage `json:"at,omitempty"` // of its next sample
 }
@@ -165,7 +165,7 @@ func (c *interleaveCursor[T]) draw() int {
 }
 
 // advance reads the next sample of a dataset ahead, so that the epoch ends behind the last one. A dataset that is
-// exhausted begins anew if the strategy says so.
+// exhausted restarts the dataset if the strategy requires it.
 func (c *interleaveCursor[T]) advance(i int) error {
 	p := &c.parts[i]
 	err := c.readAhead(i)

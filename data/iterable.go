@@ -16,8 +16,8 @@ import (
 // Every rank reads all of it, and takes its part of the samples to be collated. So Open must give equal samples for
 // equal epochs on all ranks, and after a resume.
 type Iterable[T any] interface {
-	// Open begins to read an epoch, from 0 on, at its first sample. Several epochs may be open at once, each on a
-	// goroutine of its own. When ctx ends, a Next that waits should return.
+	// Open begins to read an epoch, from 0 on, at its first sample. Several epochs may be open at once, each on its own
+	// goroutine. When ctx ends, a Next that waits should return.
 	Open(ctx context.Context, epoch int64) (Cursor[T], error)
 }
 

@@ -21,7 +21,7 @@ type Order interface {
 	Next() (samplers.MicroBatch, bool)
 }
 
-// StreamOrder gives this rank's micro-batches of the next steps windows of a stream, and
+// StreamOrder returns this rank's micro-batches of the next steps windows of a stream, and
 // takes the stream over. (A rank may own none in a window: what a step consists of is
 // read off another Stream of the same layout.)
 func StreamOrder(stream *samplers.Stream, steps int64) Order {
@@ -51,7 +51,7 @@ func (o *streamOrder) Next() (samplers.MicroBatch, bool) {
 	return first, true
 }
 
-// EpochOrder gives all batches of one epoch once, as an evaluation needs them. Positions
+// EpochOrder returns all batches of one epoch once, as an evaluation needs them. Positions
 // count from the epoch's first sample.
 func EpochOrder(batches *samplers.Batch, epoch int64) Order {
 	return &epochOrder{batches: batches, epoch: epoch}
@@ -129,9 +129,8 @@ func (p *pending) discard() {
 	}
 }
 
-// NewLoader starts loading. The tensors are made on c's device: with workers in contexts
-// of their own, otherwise in c, by Next. When ctx ends, so do the goroutines and the
-// batches. The error names a negative option.
+// NewLoader starts loading. The tensors are made on c's device: with workers in their own contexts, otherwise in c, by
+// Next. When ctx ends, so do the goroutines and the batches. The error names a negative option.
 func NewLoader(ctx context.Context, c *tensor.Ctx, source Source, order Order, o LoaderOptions) (*Loader, error) {
 	if o.Workers < 0 || o.PrefetchFactor < 0 {
 		return nil, fmt.Errorf("data: loader with %d workers and prefetch factor %d: want 0 or more", o.Workers,

@@ -9,10 +9,10 @@ import (
 	"io"
 )
 
-// Map gives what f makes of the samples of an iterable dataset, so many at a time, as datasets.IterableDataset.map does
-// with batched=True: f gets the next batch samples in their order, fewer at the end of an epoch, and returns any number
-// of others. So it encodes texts, packs several into one, or leaves some out. It must return equal samples for equal
-// ones, and not keep the slice.
+// Map returns what f makes of the samples of an iterable dataset, so many at a time, as datasets.IterableDataset.map
+// does with batched=True: f gets the next batch samples in their order, fewer at the end of an epoch, and returns any
+// number of others. So it encodes texts, packs several into one, or leaves some out. It must return equal samples for
+// equal ones, and not keep the slice.
 //
 // If the dataset's cursors are Seekers, so are those of the result: a resume calls f for the samples again of which
 // some were not given yet. name is part of the fingerprint, by which a resume recognizes another f. Opening an epoch is

@@ -158,7 +158,7 @@ func (d *download) count(n int64) {
 	d.meter.Add(n)
 }
 
-// restart begins anew.
+// restart starts the download over.
 func (d *download) restart() error {
 	d.count(-d.arrived.Load())
 	d.sum, d.have = d.f.newSum(), 0

@@ -227,7 +227,7 @@ func asks(r *http.Request, what string) bool { return strings.Contains(r.URL.Pat
 // weights reports whether a request is to the server of large files.
 func weights(r *http.Request) bool { return r.URL.Query().Has("Signature") }
 
-// refuses gives a fault that answers requests of the API.
+// refuses returns a fault that answers requests of the API.
 func refuses(status int, code, message string) func(int, http.ResponseWriter, *http.Request) bool {
 	return func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		hubtest.Refuse(w, status, code, message)
@@ -235,7 +235,7 @@ func refuses(status int, code, message string) func(int, http.ResponseWriter, *h
 	}
 }
 
-// first gives a fault of the first request for each thing.
+// first returns a fault of the first request for each thing.
 func first(answer func(w http.ResponseWriter), of ...func(*http.Request) bool) func(int, http.ResponseWriter,
 	*http.Request) bool {
 	var seen sync.Map

@@ -35,10 +35,10 @@ var besideWeights = []string{
 // maxIndex bounds the index of a model's shards, in bytes.
 const maxIndex = 64 << 20
 
-// Model gives the folder of a model, or its GGUF file. A file or folder of the given name is the model. Otherwise it is
-// downloaded from the repository org/name, at a branch, tag or commit ("" is DefaultRevision): its configuration, its
-// tokenizer, its chat template and its weights, or a LoRA adapter. org/name/FILE.gguf names one of several GGUF files.
-// What is no name of a repository is returned as it is.
+// Model returns the folder of a model, or its GGUF file. A file or folder of the given name is the model. Otherwise it
+// is downloaded from the repository org/name, at a branch, tag or commit ("" is DefaultRevision): its configuration,
+// its tokenizer, its chat template and its weights, or a LoRA adapter. org/name/FILE.gguf names one of several GGUF
+// files. What is no name of a repository is returned as it is.
 func (c *Client) Model(ctx context.Context, nameOrPath, revision string) (string, error) {
 	if _, err := os.Stat(nameOrPath); err == nil {
 		return nameOrPath, nil

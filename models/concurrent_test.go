@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// TestForwardFromManyGoroutines: one model answers several goroutines at once, each with a context of its own, with the
-// bits that it has for one. Run it with -race.
+// TestForwardFromManyGoroutines: one model answers several goroutines at once, each with its own context, with the bits
+// that it has for one. Run it with -race.
 func TestForwardFromManyGoroutines(t *testing.T) {
 	line, err := mlp.New(nn.NewInit(tensor.CPU(), 3), mlp.Config{Sizes: []int{6, 40, 3}, Loss: "cross_entropy"})
 	require.NoError(t, err)

@@ -28,7 +28,7 @@ func copied(t *testing.T) (dir, weights string) {
 	return dir, filepath.Join(dir, models.WeightsFile)
 }
 
-// loadMapped loads a model with its parameters in the file, on a device of its own.
+// loadMapped loads a model with its parameters in the file, on its own device.
 func loadMapped(t *testing.T, dir string, opts ...models.LoadOption) (models.Configured, *tensor.Device) {
 	t.Helper()
 	dev := tensor.NewCPU(1)

@@ -4,8 +4,8 @@
 // folder that Lockstep or transformers wrote, with [LoadPretrained], and to make your architecture trainable, by
 // implementing [Model]. [SaveWeights] and [LoadWeights] save and load the weights of any module.
 //
-// Architectures are packages of their own, such as models/gpt2. They register themselves under the model_type of their
-// config.json with [Register]: import them for their side effect, so that LoadPretrained finds them.
+// Each architecture is a package, such as models/gpt2, that registers itself with [Register] under the model_type of
+// its config.json. Import the package for this side effect, so that LoadPretrained finds the architecture.
 //
 // The package does not train (see package trainer) and does not generate text (see package models/generation).
 //

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// apart has attention with projections of their own, and is saved as GPT-2 is: queries, keys and values in one matrix
-// [in, out], the bias likewise, under other names.
+// apart has attention with separate projections, and is saved as GPT-2 is: queries, keys and values in one matrix [in,
+// out], the bias likewise, under other names.
 type apart struct {
 	Attn []*nn.MultiheadAttention `nn:"attn"`
 	Norm *nn.LayerNorm            `nn:"norm"`

@@ -81,7 +81,7 @@ func Quantized() LoadOption { return func(o *loadOptions) { o.quantized = true }
 // become the process's own memory, page by page. Their values are not looked at: NaN and infinities are no error.
 //
 // Parameters of another dtype than the file's, Quantized and transposed ones and those of GGUF files are read, and so
-// is everything on devices with memory of their own, where the files lie on a network file system, and on other systems
+// is everything on devices with their own memory, where the files lie on a network file system, and on other systems
 // than Linux.
 //
 // The files may be replaced by others, as all that saves here and in Python's Hub does (a new file gets the name of the

@@ -4,8 +4,8 @@ package nn
 
 import "github.com/lockstep-ml/lockstep/tensor"
 
-// The activations as modules, for Sequential; your Forward calls the functions of package tensor. Their blank
-// fields make each of them a variable of its own, with a path of its own.
+// The activations as modules, for Sequential; your Forward calls the functions of package tensor. Their blank fields
+// make each of them a distinct variable, with a distinct path.
 
 // ReLU is max(x, 0).
 type ReLU struct{ _ byte }

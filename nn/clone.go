@@ -42,7 +42,7 @@ func clone[M Module](m M, cl *cloner) (M, error) {
 	if in := reflect.ValueOf(m); in.Kind() != reflect.Pointer || in.IsNil() {
 		return zero, fmt.Errorf("nn.Clone: a module must be a non-nil pointer to a struct, not %T", m)
 	}
-	defer cl.c.Sync() // the clone is used by contexts of its own
+	defer cl.c.Sync() // the clone is used by other contexts
 	v, err := cl.value(reflect.ValueOf(m), fmt.Sprintf("%T", m))
 	if err != nil {
 		return zero, err

@@ -242,7 +242,7 @@ func (c *Ctx) WithRecompute(units []Module) *Ctx {
 	return &d
 }
 
-// Scope runs body in a memory scope of its own; see tensor.Ctx.Scope.
+// Scope runs body in a new memory scope; see tensor.Ctx.Scope.
 func (c *Ctx) Scope(body func(c *Ctx) []*tensor.Tensor) []*tensor.Tensor {
 	return c.Ctx.Scope(func(t *tensor.Ctx) []*tensor.Tensor { return body(c.With(t)) })
 }

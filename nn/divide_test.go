@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// outer holds a parameter of its own beside a linear layer.
+// outer has a parameter and a linear layer.
 type outer struct {
 	Scale *nn.Parameter `nn:"scale"`
 	Inner *nn.Linear    `nn:"inner"`

@@ -135,7 +135,7 @@ func (in *Init) parameter(name string, shape []int, fill func(c *tensor.Ctx) *te
 		return deferred(in.c, in.dtype, shape, fill)
 	}
 	t := fill(in.c)
-	in.c.Sync() // models are used by contexts of their own
+	in.c.Sync() // models are used by other contexts
 	return NewParameter(t)
 }
 

@@ -88,7 +88,7 @@ func (k *KVCache) Pad(first []int) {
 }
 
 // Padded returns what n tokens more need if rows are padded: a context with their positions, and the mask [B,T] of all
-// tokens, the new ones included; c and nil if they are not. Rows of joined caches have positions of their own.
+// tokens, the new ones included; c and nil if they are not. Rows of joined caches have their own positions.
 func (k *KVCache) Padded(c *Ctx, n int) (*Ctx, *tensor.Tensor) {
 	if k.rows != nil {
 		k.asked = true
@@ -119,8 +119,8 @@ func (k *KVCache) Rewind() {
 	}
 }
 
-// Prefix is a cache of its own with the first n tokens, for another text that begins alike; nil if a window has lost
-// some of them. k holds one row, without padding, and at least n tokens.
+// Prefix returns a new cache with the first n tokens, for another text with the same beginning; nil if a window has
+// lost some of them. k holds one row, without padding, and at least n tokens.
 func (k *KVCache) Prefix(c *Ctx, n int) *KVCache {
 	if k.cfg.Batch != 1 || k.first != nil || k.rows != nil || n > k.length {
 		refuse(c, "nn.KVCache.Prefix", "%d of %d tokens of %d rows: want tokens that are held, of one row without "+

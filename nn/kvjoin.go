@@ -44,7 +44,7 @@ func (k *KVCache) ownPositions(c *Ctx, n int) *tensor.Tensor {
 	return tensor.FromSlice(c.Ctx, positions, len(k.rows), n)
 }
 
-// attendJoined is Attend for rows with caches of their own; q and k are rotated.
+// attendJoined is Attend for rows with their own caches; q and k are rotated.
 func (cfg AttentionConfig) attendJoined(c *Ctx, q, k, v *tensor.Tensor, in AttentionInput) *tensor.Tensor {
 	if !in.Cache.cache.asked {
 		refuse(c, "nn.Attend", "joined caches: want a model that computes with the positions of KVCache.Padded")

@@ -120,7 +120,7 @@ func TestDropout(t *testing.T) {
 	require.InDelta(t, 0.75, float64(kept)/(n*width), 5*math.Sqrt(0.25*0.75/(n*width)))
 	require.Equal(t, out, tensor.ToSlice[float32](root, x.Grad()), "the gradient passes the same mask")
 
-	require.NotEqual(t, out, tensor.ToSlice[float32](root, d.Forward(c, x)), "the next call draws anew")
+	require.NotEqual(t, out, tensor.ToSlice[float32](root, d.Forward(c, x)), "the next call draws again")
 	require.Equal(t, out, tensor.ToSlice[float32](root, d.Forward(nn.NewCtx(root.WithRandom(1, 0), nil, true), x)))
 	require.Error(t, tensor.Try(func() { (&nn.Dropout{P: 1.5}).Forward(c, x) }))
 	require.Equal(t, tensor.ReadBytes(root, x), tensor.ReadBytes(root, (&nn.Dropout{}).Forward(c, x)), "P = 0")

@@ -26,7 +26,7 @@ func (m *twoLinears) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 	}, x)
 }
 
-// A module may compute in a precision of its own.
+// A module may compute in its own precision.
 func TestModuleInItsOwnPrecision(t *testing.T) {
 	in := nn.NewInit(tensor.CPU(), 1)
 	m := &twoLinears{First: nn.NewLinear(in.Sub("first"), nn.LinearConfig{In: 4, Out: 4}),

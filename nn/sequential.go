@@ -23,7 +23,7 @@ type Sequential struct {
 }
 
 // NewSequential makes a Sequential of layers. What their parameters start as follows from their paths, so each is made
-// with an Init of its own: NewLinear(in.Sub("0"), …), &ReLU{}, NewLinear(in.Sub("2"), …).
+// with its own Init: NewLinear(in.Sub("0"), …), &ReLU{}, NewLinear(in.Sub("2"), …).
 func NewSequential(layers ...Layer) *Sequential {
 	for i, l := range layers {
 		if l == nil {

@@ -32,7 +32,7 @@ func TestSequential(t *testing.T) {
 		names(s), "as in PyTorch's state dict")
 	paths := map[string]bool{}
 	nn.Walk(s).Modules(func(path string, _ nn.Module) { paths[path] = true })
-	require.Len(t, paths, 10, "both activations have a path of their own: %v", paths)
+	require.Len(t, paths, 10, "both activations have their own path: %v", paths)
 
 	c := env()
 	x := tensor.Normal(c.Ctx, tensor.Float32, 5, 0, 1, 3, 1, 4, 4)
@@ -66,7 +66,7 @@ func TestSequentialClone(t *testing.T) {
 	require.Equal(t, want, values[float32](clone.Forward(nn.NewCtx(tensor.NewCtx(dev), nil, false), x(dev))))
 	p := clone.Layers[0].(*nn.Conv2D).Weight
 	tensor.CopyInto(tensor.NewCtx(dev).NoGrad(), p.Tensor, tensor.ZerosLike(tensor.NewCtx(dev), p.Tensor))
-	require.Equal(t, want, values[float32](s.Forward(env(), x(tensor.CPU()))), "the clone has weights of its own")
+	require.Equal(t, want, values[float32](s.Forward(env(), x(tensor.CPU()))), "the clone has its own weights")
 }
 
 // Recomputing the whole, or layers of it, keeps the gradients' bits, dropout included.

@@ -37,7 +37,7 @@ func (r *halfRun) values() []float64 {
 	return tensor.ToSlice[float64](r.c, tensor.Cast(r.c, r.p.Tensor, tensor.Float64))
 }
 
-// steps takes steps from number from to number to: each element has a direction of its own, and noise.
+// steps takes steps from number from to number to: each element has its own direction, and noise.
 func (r *halfRun) steps(from, to int) {
 	drift := tensor.Normal(r.c, tensor.Float32, 2, 0, 1, halfElements)
 	for n := from; n < to; n++ {

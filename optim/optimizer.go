@@ -175,7 +175,7 @@ func (o *Optimizer) fill(slots iter.Seq[*Slot]) {
 		}
 	}
 	if made {
-		o.keep.Sync() // steps have a stream of their own
+		o.keep.Sync() // steps have their own stream
 	}
 }
 
@@ -242,9 +242,9 @@ func (o *Optimizer) Params() []tensor.Named {
 	return ps
 }
 
-// ScaleGrads makes the next Step take all gradients times factor, with the bits of scaling them
-// before, which would be a pass over them of its own. The gradients themselves stay as they are.
-// ZeroGrad and the end of Step forget the factor.
+// ScaleGrads makes the next Step multiply all gradients by factor as it reads them. The bits are those of scaling them
+// first, without a separate pass over them. The gradients themselves stay unchanged. ZeroGrad and the end of Step
+// forget the factor.
 func (o *Optimizer) ScaleGrads(factor float64) { o.factor = factor }
 
 // Step updates every parameter that has a gradient: the chain turns the gradient into an
@@ -411,7 +411,7 @@ func (o *Optimizer) LoadState(c *tensor.Ctx, st StateDict) error {
 	return nil
 }
 
-// Saved is a tensor of a saved state that ReadState fills one of its own with.
+// Saved is a tensor of a saved state, which ReadState copies into the optimizer's state.
 type Saved struct {
 	DType tensor.DType
 	Shape []int

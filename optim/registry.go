@@ -50,7 +50,7 @@ func register[C Config](name string, _ C) C {
 	return cfg
 }
 
-// all are the settings that an optimizer has, from arguments and of its own.
+// all are an optimizer's settings: those from the training arguments, then its own.
 func all(o catalog.Optimizer) catalog.Settings { return slices.Concat(o.Arguments, o.Settings) }
 
 // decode writes settings into the fields of those names; each must have one.

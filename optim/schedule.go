@@ -51,7 +51,7 @@ func init() {
 	}
 }
 
-// ScheduleNames gives the names that NewSchedule knows, sorted.
+// ScheduleNames returns the names that NewSchedule knows, sorted.
 func ScheduleNames() []string { return sortedKeys(schedules) }
 
 // NewSchedule makes a schedule of HuggingFace's by its name (lr_scheduler_type), with the formulas of transformers'

@@ -54,14 +54,14 @@ func newCosineWarmupWithMinLR(spec *scheduleSpec) Schedule {
 	})
 }
 
-// progress gives the function p(s) = (s − w + ahead) / max(1, T − w).
+// progress returns the function p(s) = (s − w + ahead) / max(1, T − w).
 func (s *scheduleSpec) progress(ahead int64) func(step int64) float64 {
 	w, steps := s.warmup, max(1, s.total-s.warmup)
 	return func(step int64) float64 { return float64(step-w+ahead) / float64(steps) }
 }
 
-// minRatio gives the ratio of the least learning rate to the base learning rate: min_lr_rate, or min_lr divided by the
-// base.
+// minRatio returns the ratio of the least learning rate to the base learning rate: min_lr_rate, or min_lr divided by
+// the base.
 func (s *scheduleSpec) minRatio() float64 {
 	return s.Number("min_lr_rate", s.number("min_lr")/s.baseLR)
 }

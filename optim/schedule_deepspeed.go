@@ -42,7 +42,7 @@ func newDeepSpeedWarmupCosine(spec *scheduleSpec) Schedule {
 	})
 }
 
-// deepSpeedGamma gives the length w of the warm-up and the share of the way at count i < w.
+// deepSpeedGamma returns the length w of the warm-up and the share of the way at count i < w.
 func (s *scheduleSpec) deepSpeedGamma() (w int64, gamma func(i int64) float64) {
 	w = max(2, s.warmup)
 	if s.Text("warmup_type") == "linear" {

@@ -229,7 +229,7 @@ func newGreedy(rule metricRule, v catalog.Values, rates []float64) MetricSchedul
 	return g
 }
 
-// reset begins anew.
+// reset restarts the schedule.
 func (g *greedy) reset() {
 	initial := g.state.Initial
 	g.state = greedyState{plateauState: plateauState{Rates: slices.Clone(initial), Best: g.worst()},
@@ -281,7 +281,7 @@ func (g *greedy) raise() {
 	g.state.Reset = g.resetStart
 }
 
-// lower reduces the rates, and begins anew after enough reductions that found all rates at their least or below.
+// lower reduces the rates, and restarts after enough reductions that found all rates at or below their minimum.
 func (g *greedy) lower() {
 	s := &g.state
 	g.reduce(s.Rates)

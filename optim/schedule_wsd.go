@@ -28,7 +28,7 @@ func newWarmupStableDecay(spec *scheduleSpec) Schedule {
 	})
 }
 
-// fall gives the function of a shape that goes from 1 at q = 0 to 0 at q = 1; cycles = ½ makes the cosine do so.
+// fall returns the function of a shape that goes from 1 at q = 0 to 0 at q = 1; cycles = ½ makes the cosine do so.
 func fall(shape string, cycles float64) func(q float64) float64 {
 	switch shape {
 	case "cosine":

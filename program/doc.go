@@ -27,7 +27,7 @@
 //	SIGINT, SIGTERM  save and stop
 //	SIGHUP           save and stop: the terminal or the ssh session is gone. Under nohup it stays ignored
 //	SIGQUIT          print the stacks of all goroutines, as Go does, then save and stop
-//	SIGUSR1          save and stop, with an exit code of its own: a scheduler announces the end (Slurm's --signal)
+//	SIGUSR1          save and stop, with its own exit code: a scheduler announces the end (Slurm's --signal)
 //
 // A second signal ends the process immediately, as without a handler. A second signal within 300 ms of the first does
 // not count, because terminals and wrappers deliver the same signal twice, and neither does a SIGHUP: closing the

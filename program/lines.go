@@ -15,7 +15,7 @@ import (
 // nameWidth is the width of the column of names, in columns.
 const nameWidth = 10
 
-// Line prints a line of results on Stdout: a name in a column of its own, then facts with commas between them.
+// Line prints a line of results on Stdout: a name in its own column, then facts with commas between them.
 //
 //	model      gpt2 of 2 layers, width 128, 4 heads, 929,280 parameters
 //
@@ -47,7 +47,7 @@ func (p *Process) Phase(name string, total int64, unit callbacks.Unit) *callback
 	return callbacks.NewPhase(p.Stderr, !p.noBars, name, total, unit)
 }
 
-// Count gives a number of things, as "1 layer" or "929,280 parameters"; what is one of them.
+// Count returns a number of things, as "1 layer" or "929,280 parameters"; what is one of them.
 func Count[N int | int64](n N, what string) string { return quantity.Of(n, what) }
 
 // Width is the number of columns that a line on Stdout may have; 0 if it has any length, as in a file.

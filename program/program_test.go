@@ -93,7 +93,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// command is a process that plays a role, in a folder of its own.
+// command is a process that plays a role, in its own folder.
 func command(t *testing.T, as string, argv ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()

@@ -20,10 +20,10 @@ func NewBatch(s Sampler, size int, dropLast bool) (*Batch, error) {
 	return &Batch{sampler: s, size: int64(size), dropLast: dropLast}, nil
 }
 
-// Len gives the number of batches per epoch: ⌈n/size⌉, or ⌊n/size⌋ with dropLast.
+// Len returns the number of batches per epoch: ⌈n/size⌉, or ⌊n/size⌋ with dropLast.
 func (b *Batch) Len() int64 { return b.count(b.sampler.Len()) }
 
-// Samples gives the number of samples used per epoch: n, or Len()·size with dropLast.
+// Samples returns the number of samples used per epoch: n, or Len()·size with dropLast.
 func (b *Batch) Samples() int64 {
 	if b.dropLast {
 		return b.Len() * b.size
@@ -31,7 +31,7 @@ func (b *Batch) Samples() int64 {
 	return b.sampler.Len()
 }
 
-// First gives the number of samples before batch j, 0 ≤ j ≤ Len().
+// First returns the number of samples before batch j, 0 ≤ j ≤ Len().
 func (b *Batch) First(j int64) int64 {
 	if j < 0 || j > b.Len() {
 		panic(fmt.Sprintf("samplers: begin of batch %d of an epoch of %d", j, b.Len()))
@@ -39,19 +39,19 @@ func (b *Batch) First(j int64) int64 {
 	return min(j*b.size, b.Samples())
 }
 
-// Size gives the number of samples in a whole batch.
+// Size returns the number of samples in a whole batch.
 func (b *Batch) Size() int { return int(b.size) }
 
 // DropLast tells whether an epoch's ragged last batch is left out.
 func (b *Batch) DropLast() bool { return b.dropLast }
 
-// Seed gives the sampler's seed, 0 if it has none.
+// Seed returns the sampler's seed, 0 if it has none.
 func (b *Batch) Seed() uint64 { return seedOf(b.sampler) }
 
-// Fingerprint gives the sampler's fingerprint, 0 if it has none.
+// Fingerprint returns the sampler's fingerprint, 0 if it has none.
 func (b *Batch) Fingerprint() uint64 { return fingerprintOf(b.sampler) }
 
-// At gives the dataset indices of batch j, 0 ≤ j < Len(), of an epoch, in a slice of its own.
+// At returns the dataset indices of batch j, 0 ≤ j < Len(), of an epoch, in a new slice.
 func (b *Batch) At(epoch, j int64) []int64 {
 	if j < 0 || j >= b.Len() {
 		panic(fmt.Sprintf("samplers: batch %d of an epoch of %d", j, b.Len()))
@@ -60,7 +60,7 @@ func (b *Batch) At(epoch, j int64) []int64 {
 	return b.indices(epoch, first, min(b.size, b.sampler.Len()-first))
 }
 
-// count gives the number of batches that n samples make.
+// count returns the number of batches that n samples make.
 func (b *Batch) count(n int64) int64 {
 	if b.dropLast {
 		return n / b.size
@@ -68,7 +68,7 @@ func (b *Batch) count(n int64) int64 {
 	return ceilDiv(n, b.size)
 }
 
-// indices gives the dataset indices of samples first … first+n−1 of an epoch.
+// indices returns the dataset indices of samples first … first+n−1 of an epoch.
 func (b *Batch) indices(epoch, first, n int64) []int64 {
 	out := make([]int64, n)
 	for i := range out {

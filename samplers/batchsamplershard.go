@@ -32,8 +32,8 @@ type BatchSamplerShard struct {
 	done int64 // batches of the epoch that are left out at the front
 }
 
-// NewBatchSamplerShard gives a rank's part of the batches. It is an error if the shard is at fault, or SplitBatches is
-// set and W does not divide the batch size.
+// NewBatchSamplerShard returns a rank's part of the batches. It is an error if the shard is at fault, or SplitBatches
+// is set and W does not divide the batch size.
 func NewBatchSamplerShard(batches *Batch, shard Shard, o BatchSamplerShardOptions) (*BatchSamplerShard, error) {
 	if err := shard.Validate(); err != nil {
 		return nil, err
@@ -50,8 +50,8 @@ func NewBatchSamplerShard(batches *Batch, shard Shard, o BatchSamplerShardOption
 	return s, nil
 }
 
-// Len gives the number of batches of this rank per epoch: ⌈L/W⌉ with EvenBatches and ⌊L/W⌋ with DropLast, on all ranks;
-// L with SplitBatches; exact for this rank in all cases.
+// Len returns the number of batches of this rank per epoch: ⌈L/W⌉ with EvenBatches and ⌊L/W⌋ with DropLast, on all
+// ranks; L with SplitBatches; exact for this rank in all cases.
 func (s *BatchSamplerShard) Len() int64 {
 	rest, w := s.batches.Len()-s.done, s.shard.world()
 	switch {
@@ -68,10 +68,10 @@ func (s *BatchSamplerShard) Len() int64 {
 	return rest/w + max(0, min(1, rest%w-s.shard.rank()))
 }
 
-// At gives the dataset indices of this rank's batch j, 0 ≤ j < Len(), of an epoch, in a slice of its own.
+// At returns the dataset indices of this rank's batch j, 0 ≤ j < Len(), of an epoch, in a new slice.
 func (s *BatchSamplerShard) At(epoch, j int64) []int64 { return s.MicroBatch(epoch, j).Indices }
 
-// MicroBatch gives this rank's batch j, 0 ≤ j < Len(), of an epoch with its position in the training stream. Repeated
+// MicroBatch returns this rank's batch j, 0 ≤ j < Len(), of an epoch with its position in the training stream. Repeated
 // samples run on past the epoch's end. Number is 0: these rules know of no windows.
 func (s *BatchSamplerShard) MicroBatch(epoch, j int64) MicroBatch {
 	if epoch < 0 || j < 0 || j >= s.Len() {
@@ -87,7 +87,7 @@ func (s *BatchSamplerShard) MicroBatch(epoch, j int64) MicroBatch {
 	return m
 }
 
-// whole gives batch j of the rank where ranks take batches in turn.
+// whole returns batch j of the rank where ranks take batches in turn.
 func (s *BatchSamplerShard) whole(epoch, j int64) MicroBatch {
 	l := s.batches.Len()
 	i := s.done + j*s.shard.world() + s.shard.rank()
@@ -110,7 +110,7 @@ func (s *BatchSamplerShard) whole(epoch, j int64) MicroBatch {
 		Indices: s.complete(epoch, nil, from, s.size, min(s.shard.world(), l))}
 }
 
-// slice gives the rank's slice of batch j.
+// slice returns the rank's slice of batch j.
 func (s *BatchSamplerShard) slice(epoch, j int64) MicroBatch {
 	i := s.done + j
 	begin := s.size * s.shard.rank()
@@ -122,7 +122,7 @@ func (s *BatchSamplerShard) slice(epoch, j int64) MicroBatch {
 	return MicroBatch{Position: s.batches.First(i) + begin, Indices: slices.Clip(batch[begin:end])}
 }
 
-// complete appends samples from … from+n−1 of an epoch's head, which is its first batches and begins anew when it ends.
+// complete appends samples from … from+n−1 of an epoch's head, which is its first batches, repeated as often as needed.
 func (s *BatchSamplerShard) complete(epoch int64, indices []int64, from, n, batches int64) []int64 {
 	head, size := s.batches.First(batches), int64(s.batches.Size())
 	var batch []int64
@@ -137,7 +137,7 @@ func (s *BatchSamplerShard) complete(epoch int64, indices []int64, from, n, batc
 	return indices
 }
 
-// ragged gives the size of the epoch's last batch if it is not whole, else 0.
+// ragged returns the size of the epoch's last batch if it is not whole, else 0.
 func (s *BatchSamplerShard) ragged() int64 {
 	l := s.batches.Len()
 	if l == 0 {
@@ -149,11 +149,11 @@ func (s *BatchSamplerShard) ragged() int64 {
 	return 0
 }
 
-// SkipFirst gives this rank's part of what is left of an epoch after done batches of it, counted over all ranks and
+// SkipFirst returns this rank's part of what is left of an epoch after done batches of it, counted over all ranks and
 // before they are shared out, in O(1): accelerate's skip_first_batches. It is for the epoch under way alone: later
 // epochs are s's. With done a multiple of W (any number with SplitBatches) these are s's batches from there on,
-// repeated samples included; other values (left by another number of ranks) share the rest out anew. It is an error if
-// done is outside [0, L].
+// repeated samples included; other values (left by another number of ranks) distribute the rest again. It is an error
+// if done is outside [0, L].
 func (s *BatchSamplerShard) SkipFirst(done int64) (*BatchSamplerShard, error) {
 	if most := s.batches.Len() - s.done; done < 0 || done > most {
 		return nil, fmt.Errorf("samplers: %d batches to skip: want 0 to %d", done, most)

@@ -15,7 +15,7 @@ import (
 
 type lists = [][]int64
 
-// runs gives consecutive batches of size samples that begin at each of the given samples.
+// runs returns consecutive batches of size samples that begin at each of the given samples.
 func runs(size int64, begins ...int64) lists {
 	out := lists{}
 	for _, b := range begins {

@@ -34,8 +34,8 @@ type DistributedSampler struct {
 	epoch atomic.Int64  // that All yields
 }
 
-// NewDistributedSampler gives a rank's part of n samples. It panics if n is negative. An error names a rank outside of
-// the replicas, or a number of samples that torch permutes in another way (2³²/20 and more, with Shuffle).
+// NewDistributedSampler returns a rank's part of n samples. It panics if n is negative. An error names a rank outside
+// of the replicas, or a number of samples that torch permutes in another way (2³²/20 and more, with Shuffle).
 func NewDistributedSampler(n int64, o DistributedSamplerOptions) (*DistributedSampler, error) {
 	mustCount(n)
 	if err := (Shard{o.Rank, o.NumReplicas}).Validate(); err != nil {
@@ -61,7 +61,7 @@ func part(s Sampler) error {
 	return nil
 }
 
-// Len gives the number of samples of a rank: ⌈n/W⌉, or ⌊n/W⌋ with DropLast.
+// Len returns the number of samples of a rank: ⌈n/W⌉, or ⌊n/W⌋ with DropLast.
 func (s *DistributedSampler) Len() int64 {
 	if s.o.DropLast {
 		return s.n / int64(s.o.NumReplicas)
@@ -69,13 +69,13 @@ func (s *DistributedSampler) Len() int64 {
 	return ceilDiv(s.n, int64(s.o.NumReplicas))
 }
 
-// TotalSize gives the number of samples of all ranks, W·Len.
+// TotalSize returns the number of samples of all ranks, W·Len.
 func (s *DistributedSampler) TotalSize() int64 { return s.Len() * int64(s.o.NumReplicas) }
 
-// Replicas gives the number of ranks, W.
+// Replicas returns the number of ranks, W.
 func (s *DistributedSampler) Replicas() int { return s.o.NumReplicas }
 
-// Seed gives the seed.
+// Seed returns the seed.
 func (s *DistributedSampler) Seed() uint64 { return s.o.Seed }
 
 // Fingerprint tells this order from those of other samplers with the seed.
@@ -90,7 +90,7 @@ func (s *DistributedSampler) Fingerprint() uint64 {
 	return rng.Key(uint64(s.n), "samplers.DistributedSampler", uint64(s.o.NumReplicas)<<32|uint64(s.o.Rank)<<2|flags)
 }
 
-// At gives the dataset index of the rank's sample i, 0 ≤ i < Len(), of an epoch.
+// At returns the dataset index of the rank's sample i, 0 ≤ i < Len(), of an epoch.
 func (s *DistributedSampler) At(epoch, i int64) int64 {
 	mustIndex(epoch, i, s.Len())
 	at := (i*int64(s.o.NumReplicas) + int64(s.o.Rank)) % s.n

@@ -12,7 +12,7 @@ import (
 // of an epoch has fewer, and no sample is repeated.
 func Example() {
 	for rank := range 2 {
-		order := samplers.NewRandom(10, 42) // shuffled anew in every epoch
+		order := samplers.NewRandom(10, 42) // reshuffled in every epoch
 		stream, err := samplers.NewStream(order,
 			samplers.WindowLayout{BatchSize: 2, AccumulationSteps: 1, WorldSize: 2, Rank: rank})
 		if err != nil {

@@ -27,7 +27,7 @@ type IterableDatasetShard struct {
 	drop  bool
 }
 
-// NewIterableDatasetShard gives a rank's part of streams. It is an error if the shard is at fault, batchSize is below
+// NewIterableDatasetShard returns a rank's part of streams. It is an error if the shard is at fault, batchSize is below
 // 1, or SplitBatches is set and W does not divide it.
 func NewIterableDatasetShard(batchSize int, shard Shard, o IterableDatasetShardOptions) (*IterableDatasetShard, error) {
 	if err := shard.Validate(); err != nil {
@@ -48,13 +48,13 @@ func NewIterableDatasetShard(batchSize int, shard Shard, o IterableDatasetShardO
 	return &IterableDatasetShard{shard: shard, size: size, block: size * shard.world(), drop: o.DropLast}, nil
 }
 
-// Size gives the number of items of a rank in a block, b.
+// Size returns the number of items of a rank in a block, b.
 func (s *IterableDatasetShard) Size() int64 { return s.size }
 
-// Block gives the number of items in a block, b·W.
+// Block returns the number of items in a block, b·W.
 func (s *IterableDatasetShard) Block() int64 { return s.block }
 
-// Len gives the number of items per rank of a stream of n: ⌈n/bW⌉·b, or ⌊n/bW⌋·b with DropLast.
+// Len returns the number of items per rank of a stream of n: ⌈n/bW⌉·b, or ⌊n/bW⌋·b with DropLast.
 func (s *IterableDatasetShard) Len(n int64) int64 {
 	if s.drop {
 		return n / s.block * s.size
@@ -62,7 +62,7 @@ func (s *IterableDatasetShard) Len(n int64) int64 {
 	return ceilDiv(n, s.block) * s.size
 }
 
-// Index gives the place of this rank's item i in the stream, from 0. Past the end of a stream of n stands the item at
+// Index returns the place of this rank's item i in the stream, from 0. Past the end of a stream of n stands the item at
 // that place modulo n.
 func (s *IterableDatasetShard) Index(i int64) int64 {
 	return i/s.size*s.block + s.shard.rank()*s.size + i%s.size

@@ -51,7 +51,7 @@ type megaBatch struct {
 // maxMegaBatches is HuggingFace's bound of m, the batches per mega-batch.
 const maxMegaBatches = 50
 
-// NewLengthGroupedSampler gives the length-grouped order of len(lengths) samples under a seed, as g permutes them.
+// NewLengthGroupedSampler returns the length-grouped order of len(lengths) samples under a seed, as g permutes them.
 // batchSize is b, the samples that should be of similar lengths: all those of an optimizer step, if ranks and
 // accumulation steps are to be balanced and the order is not to depend on the number of ranks (HuggingFace: those of
 // one rank's step). The caller leaves lengths unchanged. An error names a batch size below 1, a negative length, or a
@@ -81,16 +81,16 @@ func NewLengthGroupedSampler(lengths []int, batchSize int, seed uint64, g Genera
 	return s, nil
 }
 
-// Len gives the number of samples.
+// Len returns the number of samples.
 func (s *LengthGroupedSampler) Len() int64 { return int64(len(s.lengths)) }
 
-// Seed gives the seed.
+// Seed returns the seed.
 func (s *LengthGroupedSampler) Seed() uint64 { return s.seed }
 
 // Fingerprint depends on the lengths and on the size of a mega-batch.
 func (s *LengthGroupedSampler) Fingerprint() uint64 { return s.fingerprint }
 
-// At gives the dataset index of sample i, 0 ≤ i < Len(), of an epoch.
+// At returns the dataset index of sample i, 0 ≤ i < Len(), of an epoch.
 func (s *LengthGroupedSampler) At(epoch, i int64) int64 {
 	mustIndex(epoch, i, s.Len())
 	e := s.epochOf(epoch)
@@ -126,7 +126,7 @@ func (s *LengthGroupedSampler) epochOf(epoch int64) *groupedEpoch {
 	return e
 }
 
-// megaOf gives a mega-batch of an epoch, before the longest sample changed places.
+// megaOf returns a mega-batch of an epoch, before the longest sample changed places.
 func (s *LengthGroupedSampler) megaOf(e *groupedEpoch, number int64) []int64 {
 	slot := &s.megas[number%int64(len(s.megas))]
 	if m := slot.Load(); m != nil && m.epoch == e.epoch && m.number == number {

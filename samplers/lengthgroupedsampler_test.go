@@ -20,7 +20,7 @@ func grouped(t require.TestingT, lengths []int, batchSize int, seed uint64) *sam
 	return s
 }
 
-// lengthsLike gives n pseudorandom lengths below 25, sample 32 of which is 50.
+// lengthsLike returns n pseudorandom lengths below 25, sample 32 of which is 50.
 func lengthsLike(n int) []int {
 	out := make([]int, n)
 	for i := range out {

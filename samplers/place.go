@@ -41,7 +41,7 @@ func (p Place) check(have Place) error {
 	return nil
 }
 
-// placeAt gives the place after done samples of an epoch of n samples; the end of an epoch is the beginning of the
+// placeAt returns the place after done samples of an epoch of n samples; the end of an epoch is the beginning of the
 // next.
 func placeAt(order any, epoch, done, n int64) Place {
 	p := Place{Seed: seedOf(order), Epoch: epoch, Position: epoch*n + done, Samples: n, Order: fingerprintOf(order)}

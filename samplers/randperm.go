@@ -55,7 +55,7 @@ type torchEpoch struct {
 	after rng.MT19937 // the generator, once the permutation is drawn
 }
 
-// at gives element i of an epoch's permutation.
+// at returns element i of an epoch's permutation.
 func (p *permutations) at(epoch, i int64) int64 { return int64(p.of(epoch).perm[i]) }
 
 func (p *permutations) of(epoch int64) *torchEpoch {

@@ -2,7 +2,7 @@
 
 package samplers
 
-// NewShardedStream gives the stream of s at position 0 under the sharding rules of HuggingFace's accelerate,
+// NewShardedStream returns the stream of s at position 0 under the sharding rules of HuggingFace's accelerate,
 // BatchSamplerShard: the ranks take batches of layout.BatchSize in turn, or each takes its slice of every batch with
 // SplitBatches. A round is one batch of every rank, and a window is AccumulationSteps rounds. With one rank nothing is
 // shared out, as in accelerate, and this is NewStream.
@@ -31,7 +31,7 @@ func NewShardedStream(s Sampler, layout WindowLayout, o BatchSamplerShardOptions
 	return stream, nil
 }
 
-// NewDistributedStream gives the stream of s at position 0, shared out as torch's DistributedSampler does: the ranks
+// NewDistributedStream returns the stream of s at position 0, shared out as torch's DistributedSampler does: the ranks
 // take one sample in turn, ⌈n/W⌉ each, and the last ones are samples from the epoch's head again where W does not
 // divide n. Each rank cuts its samples into batches of layout.BatchSize, of which the ragged last one is left out with
 // DropLast, as torch's DataLoader does. A round is one batch of every rank, and a window is AccumulationSteps rounds. s
@@ -94,7 +94,7 @@ func (d dealt) Len() int64 {
 	return ceilDiv(d.left(), d.size)
 }
 
-// MicroBatch gives batch j. In the training stream the batches of a round lie one after the other, rank by rank.
+// MicroBatch returns batch j. In the training stream the batches of a round lie one after the other, rank by rank.
 func (d dealt) MicroBatch(epoch, j int64) MicroBatch {
 	begin := d.done + j*d.size
 	indices := make([]int64, min(d.size, d.done+d.left()-begin))
@@ -142,10 +142,10 @@ func (s *BatchSamplerShard) samples(_, n int64) int64 {
 	return n * s.size * s.shard.world()
 }
 
-// count gives the micro-batches of all rounds from sample base of an epoch on, where a batch begins.
+// count returns the micro-batches of all rounds from sample base of an epoch on, where a batch begins.
 func (r *rounds) count(base int64) int64 { return r.rest(r.lead, base).Len() * r.world }
 
-// rest gives what is left of a rank's epoch from sample base on.
+// rest returns what is left of a rank's epoch from sample base on.
 func (r *rounds) rest(of share, base int64) share {
 	if base == 0 {
 		return of

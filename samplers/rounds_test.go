@@ -47,7 +47,7 @@ func (r sharding) stream(t *testing.T, rank, steps int) *samplers.Stream {
 	return s
 }
 
-// epoch gives the windows of the epoch that s is in.
+// epoch returns the windows of the epoch that s is in.
 func epoch(t *testing.T, s *samplers.Stream) (out []samplers.Window) {
 	for {
 		w, ok := s.Next()

@@ -26,16 +26,16 @@ type Seeder interface {
 // Sequential visits the samples 0 … n−1 in order, in every epoch.
 type Sequential struct{ n int64 }
 
-// NewSequential gives the sequential order of n samples. It panics if n is negative.
+// NewSequential returns the sequential order of n samples. It panics if n is negative.
 func NewSequential(n int64) Sequential {
 	mustCount(n)
 	return Sequential{n}
 }
 
-// Len gives the number of samples.
+// Len returns the number of samples.
 func (s Sequential) Len() int64 { return s.n }
 
-// At gives i.
+// At returns i.
 func (s Sequential) At(epoch, i int64) int64 {
 	mustIndex(epoch, i, s.n)
 	return i
@@ -56,19 +56,19 @@ type permuted struct {
 	perm  *rng.Perm
 }
 
-// NewRandom gives the random order of n samples under a seed. It panics if n is negative.
+// NewRandom returns the random order of n samples under a seed. It panics if n is negative.
 func NewRandom(n int64, seed uint64) *Random {
 	mustCount(n)
 	return &Random{n: n, seed: seed}
 }
 
-// Len gives the number of samples.
+// Len returns the number of samples.
 func (s *Random) Len() int64 { return s.n }
 
-// Seed gives the seed.
+// Seed returns the seed.
 func (s *Random) Seed() uint64 { return s.seed }
 
-// At gives element i of the epoch's permutation.
+// At returns element i of the epoch's permutation.
 func (s *Random) At(epoch, i int64) int64 {
 	mustIndex(epoch, i, s.n)
 	p := s.epoch.Load()

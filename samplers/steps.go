@@ -18,8 +18,8 @@ type Steps struct {
 	Epochs int64
 }
 
-// UpdatesPerEpoch gives the number of optimizer steps in an epoch of microBatches micro-batches, perStep of which make
-// a full step: max(⌈microBatches/perStep⌉, 1). An epoch's ragged tail is a step of its own.
+// UpdatesPerEpoch returns the number of optimizer steps in an epoch of microBatches micro-batches, perStep of which
+// make a full step: max(⌈microBatches/perStep⌉, 1). An epoch's ragged tail is a separate step.
 func UpdatesPerEpoch(microBatches, perStep int64) int64 {
 	return max(ceilDiv(microBatches, perStep), 1)
 }
@@ -70,7 +70,7 @@ func PlanUnsized(perStep, maxSteps int64) (Steps, error) {
 	return Steps{PerStep: perStep, UpdatesPerEpoch: maxSteps, MaxSteps: maxSteps, Epochs: math.MaxInt64}, nil
 }
 
-// EpochAt gives the epochs done after step optimizer steps, as logs show it: whole epochs plus the fraction of the
+// EpochAt returns the epochs done after step optimizer steps, as logs show it: whole epochs plus the fraction of the
 // present epoch's micro-batches that is done.
 func (p Steps) EpochAt(step int64) float64 {
 	epoch, within := step/p.UpdatesPerEpoch, step%p.UpdatesPerEpoch
@@ -80,8 +80,8 @@ func (p Steps) EpochAt(step int64) float64 {
 	return float64(epoch) + float64(within*p.PerStep)/float64(p.MicroBatches)
 }
 
-// ResumeAt gives the epoch that a run resumed after step optimizer steps goes on in, and how many of that epoch's steps
-// are done.
+// ResumeAt returns the epoch that a run resumed after step optimizer steps goes on in, and how many of that epoch's
+// steps are done.
 func (p Steps) ResumeAt(step int64) (epoch, done int64) {
 	return step / p.UpdatesPerEpoch, step % p.UpdatesPerEpoch
 }

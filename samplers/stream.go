@@ -24,10 +24,10 @@ type WindowLayout struct {
 	Replicas int
 }
 
-// MicroBatches gives M, the number of micro-batches in a full window: AccumulationSteps × WorldSize.
+// MicroBatches returns M, the number of micro-batches in a full window: AccumulationSteps × WorldSize.
 func (l WindowLayout) MicroBatches() int64 { return int64(l.AccumulationSteps) * int64(l.WorldSize) }
 
-// MicroBatch gives the number in the window of this rank's micro-batch k.
+// MicroBatch returns the number in the window of this rank's micro-batch k.
 func (l WindowLayout) MicroBatch(k int) int {
 	if l.Interleaved {
 		return l.Round(k) + l.Rank%l.replica()
@@ -35,7 +35,7 @@ func (l WindowLayout) MicroBatch(k int) int {
 	return l.Rank*l.AccumulationSteps + k
 }
 
-// Round gives the first micro-batch of those that interleaved ranks compute at a time as their micro-batch k.
+// Round returns the first micro-batch of those that interleaved ranks compute at a time as their micro-batch k.
 func (l WindowLayout) Round(k int) int {
 	n := l.replica()
 	return l.Rank/n*n*l.AccumulationSteps + k*n
@@ -99,7 +99,7 @@ type Stream struct {
 	window int64 // the window that comes next
 }
 
-// NewStream gives the stream of s at position 0. An error tells what is wrong with the layout.
+// NewStream returns the stream of s at position 0. An error tells what is wrong with the layout.
 func NewStream(s Sampler, layout WindowLayout) (*Stream, error) {
 	err := layout.Validate()
 	if err == nil && layout.WorldSize > 1 {
@@ -115,24 +115,24 @@ func NewStream(s Sampler, layout WindowLayout) (*Stream, error) {
 	return &Stream{batch: b, layout: layout}, nil
 }
 
-// Clone gives a stream at the same place that moves by itself.
+// Clone returns a stream at the same place that moves by itself.
 func (s *Stream) Clone() *Stream {
 	c := *s
 	return &c
 }
 
-// Layout gives the layout that the stream was made with.
+// Layout returns the layout that the stream was made with.
 func (s *Stream) Layout() WindowLayout { return s.layout }
 
-// MicroBatches gives L, the number of micro-batches per epoch over all ranks; under HuggingFace's sharding, those of
+// MicroBatches returns L, the number of micro-batches per epoch over all ranks; under HuggingFace's sharding, those of
 // its rounds, also where a rank has none in the last.
 func (s *Stream) MicroBatches() int64 { return s.count(0) }
 
-// Samples gives S, the number of samples per epoch.
+// Samples returns S, the number of samples per epoch.
 func (s *Stream) Samples() int64 { return s.batch.Samples() }
 
-// Next gives the next window. Every rank gets every window, also those of which it owns nothing, since it takes part in
-// their reductions. It gives false if epochs are empty, and otherwise always true.
+// Next returns the next window. Every rank gets every window, also those of which it owns nothing, since it takes part
+// in their reductions. It gives false if epochs are empty, and otherwise always true.
 func (s *Stream) Next() (Window, bool) {
 	if s.MicroBatches() == 0 {
 		return Window{}, false
@@ -166,8 +166,8 @@ func (s *Stream) Next() (Window, bool) {
 	return w, true
 }
 
-// Position gives the position of the next window's first sample: the number of samples done with if every window given
-// so far is.
+// Position returns the position of the next window's first sample: the number of samples done with if every window
+// given so far is.
 func (s *Stream) Position() int64 {
 	if s.MicroBatches() == 0 {
 		return 0
@@ -176,7 +176,7 @@ func (s *Stream) Position() int64 {
 	return s.position(s.window * s.layout.MicroBatches())
 }
 
-// Place gives the position of the next window.
+// Place returns the position of the next window.
 func (s *Stream) Place() Place {
 	p := s.Position()
 	place := placeAt(s.batch.sampler, s.epoch, 0, s.Samples())
@@ -219,7 +219,7 @@ func (s *Stream) SeekMicroBatch(n int64) error {
 
 // SeekSample goes to a position of the training stream, in O(1). The sample there is the first of the next window. If
 // no window of the grid begins there (batch size or window changed since the position was saved), the rest of that
-// epoch is cut into micro-batches and windows anew from there on, and later epochs are as ever.
+// epoch is cut into micro-batches and windows again from there on, and later epochs are as ever.
 func (s *Stream) SeekSample(position int64) error {
 	if err := checkSeek("position", position); err != nil {
 		return err
@@ -247,7 +247,7 @@ func (s *Stream) settle() {
 	}
 }
 
-// span gives the next window's first micro-batch, counted from base, how many it has, and how many the epoch has from
+// span returns the next window's first micro-batch, counted from base, how many it has, and how many the epoch has from
 // base on.
 func (s *Stream) span() (first, count, total int64) {
 	total = s.count(s.base)
@@ -255,12 +255,12 @@ func (s *Stream) span() (first, count, total int64) {
 	return first, min(s.layout.MicroBatches(), total-first), total
 }
 
-// position gives the position of the first sample of micro-batch j of the present epoch, counted from base.
+// position returns the position of the first sample of micro-batch j of the present epoch, counted from base.
 func (s *Stream) position(j int64) int64 {
 	return s.epoch*s.Samples() + s.base + s.samplesOf(j)
 }
 
-// count gives the micro-batches of an epoch from sample base on.
+// count returns the micro-batches of an epoch from sample base on.
 func (s *Stream) count(base int64) int64 {
 	if s.rounds != nil {
 		return s.rounds.count(base)
@@ -268,7 +268,7 @@ func (s *Stream) count(base int64) int64 {
 	return s.batch.count(s.Samples() - base)
 }
 
-// samplesOf gives the samples of j whole micro-batches.
+// samplesOf returns the samples of j whole micro-batches.
 func (s *Stream) samplesOf(j int64) int64 {
 	if s.rounds != nil {
 		return j * s.rounds.each
@@ -276,7 +276,7 @@ func (s *Stream) samplesOf(j int64) int64 {
 	return j * s.batch.size
 }
 
-// EpochAfter gives the number of epochs done after window w of the stream, with the fraction of its epoch's
+// EpochAfter returns the number of epochs done after window w of the stream, with the fraction of its epoch's
 // micro-batches that is done.
 func (s *Stream) EpochAfter(w Window) float64 {
 	if w.LastOfEpoch {

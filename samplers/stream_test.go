@@ -53,7 +53,7 @@ func next(t require.TestingT, s *samplers.Stream) samplers.Window {
 	return w
 }
 
-// merged gives the next window as all ranks together see it, after checking that each holds exactly its range of
+// merged returns the next window as all ranks together see it, after checking that each holds exactly its range of
 // micro-batches.
 func merged(t require.TestingT, c scenario, ranks []*samplers.Stream) samplers.Window {
 	all := next(t, ranks[0])
@@ -168,7 +168,7 @@ func TestSeekStepEqualsDropping(t *testing.T) {
 	})
 }
 
-// flatten gives at least the first n indices of a single rank's stream, with their positions.
+// flatten returns at least the first n indices of a single rank's stream, with their positions.
 func flatten(t require.TestingT, s *samplers.Stream, n int) (indices, positions []int64) {
 	for len(indices) < n {
 		for _, m := range next(t, s).Own {
@@ -210,7 +210,7 @@ func TestSeekMicroBatchEqualsDropping(t *testing.T) {
 	})
 }
 
-// batches gives the first n micro-batches of a single rank's stream, without their micro-batch numbers.
+// batches returns the first n micro-batches of a single rank's stream, without their micro-batch numbers.
 func batches(t require.TestingT, s *samplers.Stream, n int) (out []samplers.MicroBatch) {
 	for len(out) < n {
 		for _, m := range next(t, s).Own {

@@ -39,7 +39,7 @@ type Node struct {
 	sums  []DType // in which gradients of output i are added up; Invalid: none has arrived
 	low   *Tensor // grads[0] rounded to half; nil: nobody has done that
 
-	fewGrads [2]*Tensor // of most nodes: grads, sole and sums, without objects of their own
+	fewGrads [2]*Tensor // of most nodes: grads, sole and sums, without separate objects
 	fewSole  [2]bool
 	fewSums  [2]DType
 }

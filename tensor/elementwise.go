@@ -20,7 +20,7 @@ func unary(c *Ctx, name string, op backend.Op, x *Tensor, g unaryGrad) *Tensor {
 	return unaryAttrs(c, name, op, &noAttrs, x, g)
 }
 
-// noAttrs is never written to; it spares each call of unary an object of its own.
+// noAttrs is never written to; it spares each call of unary an allocation.
 var noAttrs attrs
 
 // unaryAttrs is unary with attributes, which the gradient's kernel gets too.

@@ -11,10 +11,9 @@ import (
 )
 
 // PartedSum says how a linear layer computes a sum that tensor parallelism divides among ranks. The sum is cut into
-// parts of equal length. Each part is a product of its own, and the parts are added in a binary tree. So the bits do
-// not depend on how many ranks share the parts: neighbours at distance 1, 2, 4, … are added, and one without a
-// neighbour is carried up, as ranks are in comm.Group.AllReduce. Parts of half types are added in float32 and rounded
-// once.
+// parts of equal length. Each part is a separate product, and the parts are added in a binary tree. So the bits do not
+// depend on how many ranks share the parts: neighbours at distance 1, 2, 4, … are added, and one without a neighbour is
+// carried up, as ranks are in comm.Group.AllReduce. Parts of half types are added in float32 and rounded once.
 type PartedSum struct {
 	// Rowwise divides the inputs' features: x·w is the sum of x's columns times the rows of w. The bias is added to the
 	// whole sum. Otherwise the layer is colwise and divides the outputs' features: the gradient of x is a sum over
@@ -92,9 +91,9 @@ func (t *Tensor) partOf(x *Tensor) {
 	}
 }
 
-// partAs gives a result the part of x, whose dims were cut anew: of several dims that the features lie in now, the
-// first is divided, as heads are in front of their features. It has none if no dim begins where the features did, or
-// if it has size 1, which does not tell.
+// partAs gives a result the part of x, whose dims were cut differently: of several dims that the features lie in now,
+// the first is divided, as heads are in front of their features. It has none if no dim begins where the features did,
+// or if it has size 1, which does not tell.
 func (t *Tensor) partAs(x *Tensor) {
 	if x.part == 0 {
 		return

@@ -24,8 +24,8 @@ func pairs(c *tensor.Ctx, parts []*tensor.Tensor) *tensor.Tensor {
 	return parts[0]
 }
 
-// A sum in parts has the bits of its parts, each a product of its own, added in a tree, and Ranks gets it before
-// anything is added to it.
+// A sum in parts has the bits of its parts, each a separate product, added in a tree, and Ranks gets it before anything
+// is added to it.
 func TestPartedSumIsATreeOfProducts(t *testing.T) {
 	const rows, narrow = 7, 5
 	for _, parts := range []int{1, 2, 3, 4, 7} {

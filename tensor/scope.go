@@ -12,11 +12,10 @@ type scope struct {
 	closed bool
 }
 
-// Scope runs body in a memory scope of its own. When body returns, everything that was
-// allocated inside is freed, except the tensors that body returns (they move to the
-// enclosing scope), those passed to Keep, and those that the autograd graph saved. The
-// latter are freed when Backward has used them, or with the outermost scope. Use one
-// scope per micro-batch. A panic in body frees them as well.
+// Scope runs body in a new memory scope. When body returns, everything that was allocated inside is freed, except the
+// tensors that body returns (they move to the enclosing scope), those passed to Keep, and those that the autograd graph
+// saved. The latter are freed when Backward has used them, or with the outermost scope. Use one scope per micro-batch.
+// A panic in body frees them as well.
 func (c *Ctx) Scope(body func(c *Ctx) []*Tensor) []*Tensor {
 	in := c.enter()
 	var out []*Tensor
@@ -38,10 +37,10 @@ func (c *Ctx) TryScope(body func(c *Ctx) ([]*Tensor, error)) (out []*Tensor, err
 	return out, err
 }
 
-// OpenScope returns a context with a memory scope of its own, and the function that ends it: Scope for work that is not
-// one call. The scopes of several micro-batches may be open side by side, so that their forward and backward passes
-// take turns. close frees what the end of a Scope frees, except out, which moves to the enclosing scope; the scopes
-// opened inside must have been closed. After that the context cannot be used, and close does nothing.
+// OpenScope returns a context with a new memory scope, and the function that ends it: Scope for work that is not one
+// call. The scopes of several micro-batches may be open side by side, so that their forward and backward passes take
+// turns. close frees what the end of a Scope frees, except out, which moves to the enclosing scope; the scopes opened
+// inside must have been closed. After that the context cannot be used, and close does nothing.
 func (c *Ctx) OpenScope() (in *Ctx, close func(out ...*Tensor)) {
 	in = c.enter()
 	s := in.scope

@@ -202,7 +202,7 @@ func NewDeferred(dev *Device, dt DType, shape []int, fill func(c *Ctx) *Tensor) 
 	return t
 }
 
-// Deferred gives what Defer was given, until something has used t; nil otherwise.
+// Deferred returns what Defer was given, until something has used t; nil otherwise.
 func (t *Tensor) Deferred() func(c *Ctx) *Tensor {
 	if !t.Unloaded() {
 		return nil

@@ -113,8 +113,8 @@ func Reshape(c *Ctx, x *Tensor, shape ...int) *Tensor {
 	return y
 }
 
-// restrided shows x in another shape without a copy, or returns nil where no strides
-// can do that. Runs of dims that lie in memory as one dim can be cut anew.
+// restrided shows x in another shape without a copy, or returns nil where no strides can do that. Runs of dims that are
+// contiguous in memory can be cut differently.
 func (x *Tensor) restrided(shape []int) *Tensor {
 	if x.IsContiguous() {
 		return x.reshaped(shape)

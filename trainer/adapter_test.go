@@ -251,7 +251,7 @@ func TestAdaptersAreSaved(t *testing.T) {
 	}
 	fails("belongs to an adapter: want WithAdapter, which saves it")
 	m.LMHead.Weight.SetRequiresGrad(true)
-	fails("transformer.wte.weight is trained, but is not a part of the adapter", trainer.WithAdapter(a))
+	fails("transformer.wte.weight is trained but is not part of the adapter", trainer.WithAdapter(a))
 	m.LMHead.Weight.SetRequiresGrad(false)
 	a.Deactivate()
 	fails("lora_A.default.weight is not trained: want an active adapter", trainer.WithAdapter(a))

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 )
 
-var errBusy = errors.New("trainer: callbacks are added and removed between runs: want no call of Train, Evaluate or " +
-	"Predict meanwhile")
+var errBusy = errors.New("trainer: callbacks cannot be added or removed while Train, Evaluate or Predict runs: want " +
+	"it before or after")
 
 // idle is an error while the ranks are at work: a callback, a metric or a model calls a method that would need all of
 // them a second time. want says what such code does instead.

@@ -32,7 +32,7 @@ func (t *clock) start(limit, spent float64) (again bool) {
 func (r *run) startClock() {
 	spent := r.progress.Seconds
 	if again := r.progress.Time.start(r.args.MaxTrainSeconds, spent); again {
-		r.jobLog().Info("max_train_seconds were used up before the resume: the run continues for as long again",
+		r.jobLog().Info("max_train_seconds had passed before the resume: the run continues for as long again",
 			"max_train_seconds", r.args.MaxTrainSeconds, "trained_seconds", spent, "until", r.progress.Time.Until)
 	}
 }

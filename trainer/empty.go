@@ -46,8 +46,8 @@ func (e *EmptyStepsError) Error() string {
 	if e.Epoch > 0 {
 		what = fmt.Sprintf("all steps of epoch %d", e.Epoch)
 	}
-	return fmt.Sprintf("trainer: step %d: %s have no loss term: want labels that are not -100 (look at what the "+
-		"collator masks, and at texts that are cut before their answer), or a loss function that counts its terms",
+	return fmt.Sprintf("trainer: step %d: %s have no loss term: want labels that are not -100 (check what the "+
+		"collator masks, and whether texts are cut before their answer), or a loss function that counts its terms",
 		e.Step, what)
 }
 

@@ -93,7 +93,8 @@ func (p playedRanks) others() int { return p.replicas / p.mesh.DPShard }
 func playedOf(a *args.TrainingArguments, ranks int) (playedRanks, error) {
 	p := playedRanks{replicas: ranks, mesh: comm.Mesh{DPShard: 1, CP: 1, TP: 1}}
 	if a.PPSize > 1 {
-		return p, fmt.Errorf("trainer: pp_size %d, and the ranks of a pipeline differ: want Play.EstimateMemory",
+		return p, fmt.Errorf("trainer: pp_size is %d, and the ranks of a pipeline need different amounts of memory: "+
+			"want Play.EstimateMemory",
 			a.PPSize)
 	}
 	sharded := ranks > 1 && a.ShardStrategy() != args.NoShard
@@ -157,8 +158,8 @@ func estimateMemory(a *args.TrainingArguments, on *tensor.Device, played playedR
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 	opts ...Option) (*MemoryEstimate, error) {
 	if a.OffloadParams == args.OffloadDisk && !played.sharded {
-		return nil, errors.New("trainer: estimate of memory: offload_params disk without sharded parameters is not " +
-			"estimated: want fsdp full_shard or zero_stage 3 on several ranks, or none")
+		return nil, errors.New("trainer: estimate of memory: offload_params disk is estimated only for sharded " +
+			"parameters: want fsdp full_shard or zero_stage 3 on several ranks, or no offload_params")
 	}
 	if shared {
 		a = a.Clone()

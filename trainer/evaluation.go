@@ -39,7 +39,7 @@ func (t *Trainer) newEvaluation(ctx context.Context, set evalSet) (e *evaluation
 	return e, err
 }
 
-// Next gives the next batch, or io.EOF after the last one.
+// Next returns the next batch, or io.EOF after the last one.
 func (e *evaluation) Next() (*data.Batch, error) {
 	if e.ended {
 		return nil, io.EOF
@@ -58,7 +58,7 @@ func (e *evaluation) Next() (*data.Batch, error) {
 	return w.Batches[0], nil
 }
 
-// take gives the next batches, at most n, or an error and none; after the last ones there are none.
+// take returns the next batches, at most n, or an error and none; after the last ones there are none.
 func (e *evaluation) take(n int) (list []*data.Batch, err error) {
 	for len(list) < n {
 		b, err := e.Next()

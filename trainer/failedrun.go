@@ -24,14 +24,15 @@ func (e *FailedRunError) Error() string {
 	if e.Step > 0 {
 		what = fmt.Sprintf("step %d of an earlier run", e.Step)
 	}
-	resume := "want weights loaded anew (models.LoadWeights)"
+	resume := "want reloaded weights (models.LoadWeights)"
 	if e.Checkpoint != "" {
-		resume = fmt.Sprintf("want a run that resumes (resume_from_checkpoint %s), or weights loaded anew "+
+		resume = fmt.Sprintf("want a run that resumes (resume_from_checkpoint %s), or reloaded weights "+
 			"(models.LoadWeights)", e.Checkpoint)
 	}
 	lost := "the weights are incomplete, since each rank had a part of them: " + resume
 	if !e.weights {
-		lost = "the ranks are no longer connected: want the program started again, with resume_from_checkpoint to go on"
+		lost = "the ranks are no longer connected: want a restart of the program, with resume_from_checkpoint to " +
+			"continue"
 		if e.Checkpoint != "" {
 			lost += " from " + e.Checkpoint
 		}

@@ -69,7 +69,7 @@ func TestAfterAFailedStep(t *testing.T) {
 			for _, err := range []error{evalErr, saveErr, predictErr, trainErr} {
 				requireOneError(t, err, "trainer: step 3 of an earlier run failed (", "out of luck), and the weights "+
 					"are incomplete, since each rank had a part of them: want a run that resumes "+
-					"(resume_from_checkpoint out/checkpoint-2), or weights loaded anew (models.LoadWeights)")
+					"(resume_from_checkpoint out/checkpoint-2), or reloaded weights (models.LoadWeights)")
 			}
 
 			a.ResumeFromCheckpoint = "last"
@@ -101,7 +101,7 @@ func TestAfterAFailedStepWithNewWeights(t *testing.T) {
 	_, err := tr.Train()
 	require.ErrorContains(t, err, "out of luck")
 	_, err = tr.Evaluate()
-	require.ErrorContains(t, err, "the weights are incomplete, since each rank had a part of them: want weights loaded")
+	require.ErrorContains(t, err, "the weights are incomplete, since each rank had a part of them: want reloaded")
 	for _, ranks := range []int{1, 2} { // a trainer that knows nothing of the failed run
 		b := a.Clone()
 		b.NumReplicas = ranks
@@ -167,9 +167,9 @@ func TestAfterAFailedStepOfConnectedRanks(t *testing.T) {
 				_, err = tr.Evaluate()
 				assert.ErrorContains(t, err, "trainer: step 3 of an earlier run failed (", name)
 				assert.ErrorContains(t, err, "out of luck")
-				assert.ErrorContains(t, err, "and the ranks are no longer connected: want the program started again")
+				assert.ErrorContains(t, err, "and the ranks are no longer connected: want a restart of the program")
 				_, err = tr.Train()
-				assert.ErrorContains(t, err, "and the ranks are no longer connected: want the program started again")
+				assert.ErrorContains(t, err, "and the ranks are no longer connected: want a restart of the program")
 				if err = tr.SaveModel("model"); gathers {
 					assert.ErrorContains(t, err, "the weights are incomplete, since each rank had a part of them")
 				} else {

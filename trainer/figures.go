@@ -32,13 +32,15 @@ func (t *Trainer) checkFigures() error {
 	for i, name := range t.figures {
 		switch {
 		case name == "" || slices.Contains(reservedFigures, name):
-			return fmt.Errorf("trainer: WithFigures: a figure has the name %q: want none of %q", name, reservedFigures)
+			return fmt.Errorf("trainer: WithFigures: the name %q is empty or reserved: want a name other than %q", name,
+				reservedFigures)
 		case slices.Contains(t.figures[:i], name):
 			return fmt.Errorf("trainer: WithFigures: two figures have the name %q", name)
 		}
 	}
 	if len(t.figures) > 0 && (t.acc.PipelineRanks().WorldSize() > 1 || t.acc.DividesTokens()) {
-		return errors.New("trainer: WithFigures under pp_size or cp_size, which carry the loss alone: want no figures")
+		return errors.New("trainer: WithFigures has no effect with pp_size or cp_size, which add up only the loss: " +
+			"want no figures")
 	}
 	return nil
 }
@@ -48,7 +50,8 @@ func (t *Trainer) sumsOf(out models.Output) (list []*tensor.Tensor, err error) {
 	for _, name := range t.figures {
 		sum := out.Figures[name]
 		if sum == nil || sum.Numel() != 1 {
-			return nil, fmt.Errorf("the output has no figure %s of one element, but %q: want those of WithFigures",
+			return nil, fmt.Errorf("the output has no figure %s with one element (its figures are %q): want every "+
+				"figure of WithFigures",
 				name, slices.Sorted(maps.Keys(out.Figures)))
 		}
 		list = append(list, sum)

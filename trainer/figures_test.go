@@ -68,12 +68,12 @@ func TestFigures(t *testing.T) {
 func TestFiguresMisuse(t *testing.T) {
 	data, evals := trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13))
 	for want, opts := range map[string][]trainer.Option{
-		`has no figure other of one element, but ["parts/half" "samples"]`: {trainer.WithStep(figured),
+		`has no figure other with one element (its figures are ["parts/half" "samples"])`: {trainer.WithStep(figured),
 			trainer.WithFigures("other")},
 		"has the figure samples: want it in WithFigures too": {trainer.WithStep(figured),
 			trainer.WithFigures("parts/half")},
-		`a figure has the name "loss"`:  {trainer.WithFigures("loss")},
-		`two figures have the name "a"`: {trainer.WithFigures("a", "a")},
+		`the name "loss" is empty or reserved`: {trainer.WithFigures("loss")},
+		`two figures have the name "a"`:        {trainer.WithFigures("a", "a")},
 	} {
 		_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), rankArgs(1), append(opts, data, evals)...).Train()
 		require.ErrorContains(t, err, want)
@@ -81,5 +81,5 @@ func TestFiguresMisuse(t *testing.T) {
 	staged := rankArgs(2)
 	staged.PPSize = 2
 	_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), staged, data, evals, trainer.WithFigures("a")).Train()
-	require.ErrorContains(t, err, "WithFigures under pp_size or cp_size")
+	require.ErrorContains(t, err, "WithFigures has no effect with pp_size or cp_size")
 }

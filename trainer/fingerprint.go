@@ -22,7 +22,7 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 	var changed []string
 	switch was, now := r.progress.Data, r.fingerprint(); {
 	case now == "":
-		r.log.Info("the training data have no fingerprint (data.Fingerprinter): a resume cannot recognize other data")
+		r.log.Info("the training data have no fingerprint (data.Fingerprinter): a resume cannot detect changed data")
 	case was != "" && was != now:
 		changed = append(changed, fmt.Sprintf("the training data (fingerprint %s, now %s)", was, now))
 	}
@@ -37,13 +37,13 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 		r.log.Warn("resume changes the run", "checkpoint", ck.Path, "changed", strings.Join(changed, ", "))
 		return nil
 	}
-	return fmt.Errorf("changed since the checkpoint: %s: want what it was saved with, or resume_on_other_data true",
+	return fmt.Errorf("changed since the checkpoint: %s: want unchanged data and files, or resume_on_other_data true",
 		strings.Join(changed, ", "))
 }
 
-// sameData refuses ranks with different data. Ranks divide the samples of one data set, so each would train on a part
-// of its own; ranks that share a model, by its layers, matrices or tokens, would mix different samples. A data loader
-// of the program may divide the data itself, where ranks share no model.
+// sameData refuses ranks with different data. Ranks divide the samples of one data set, so each would train on part of
+// a different one; ranks that share a model, by its layers, matrices or tokens, would mix different samples. A data
+// loader of the program may divide the data itself, where ranks share no model.
 func (r *run) sameData() error {
 	if r.acc.WorldSize() == 1 || r.args.NumReplicas > 1 {
 		return nil

@@ -107,7 +107,7 @@ func tokens(list *[]int) rowPart {
 func predictionOf(r ranks.Row) (Prediction, error) {
 	p := Prediction{Index: r.Index}
 	parts := p.parts()
-	fault := fmt.Errorf("sample %d: its arrays are not those of a prediction", r.Index)
+	fault := fmt.Errorf("sample %d: the gathered arrays are not a prediction", r.Index)
 	if len(r.Arrays) == 0 || len(r.Arrays[0].Data) != len(parts) {
 		return p, fault
 	}

@@ -38,6 +38,6 @@ func TestRowsThatAreNoPredictions(t *testing.T) {
 		row(has(1, 0, 0, 0, 0, 0), tokens), row(has(0, 0, 0, 1, 0, 0), empty), row(has(0, 0, 0, 0, 1, 0), logits),
 		row(has(0, 0, 0, 0, 0, 0), logits)} {
 		_, err := trainer.PredictionOf(r)
-		require.EqualError(t, err, "sample 3: its arrays are not those of a prediction")
+		require.EqualError(t, err, "sample 3: the gathered arrays are not a prediction")
 	}
 }

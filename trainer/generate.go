@@ -30,12 +30,13 @@ func (t *Trainer) checkGeneration() error {
 		return nil
 	}
 	if _, ok := t.model.(models.Generator); !ok {
-		return fmt.Errorf("trainer: predict_with_generate: %T cannot continue a text (models.Generator): want false",
+		return fmt.Errorf("trainer: predict_with_generate: %T cannot generate text (models.Generator): want "+
+			"predict_with_generate false",
 			t.model)
 	}
 	if t.generator == nil {
-		return errors.New("trainer: predict_with_generate has no function that generates: want WithGeneration with " +
-			"Continue of generation.Options, or false")
+		return errors.New("trainer: predict_with_generate needs a function that generates: want WithGeneration with " +
+			"generation.Options.Continue, or predict_with_generate false")
 	}
 	return nil
 }
@@ -49,8 +50,8 @@ func (t *Trainer) generates(pass *evaluation) bool {
 func prompts(c *nn.Ctx, b *data.Batch) ([]Prediction, error) {
 	ids, mask := b.Tensors[data.InputIDs], b.Tensors[data.AttentionMask]
 	if ids == nil || len(ids.Shape()) != 2 || mask != nil && !slices.Equal(mask.Shape(), ids.Shape()) {
-		return nil, fmt.Errorf("trainer: predict_with_generate: the batch has %s: want %s of shape [samples, tokens], "+
-			"and %s, if there is one, of the same shape", b.Names(), data.InputIDs, data.AttentionMask)
+		return nil, fmt.Errorf("trainer: predict_with_generate: the batch has %s: want %s of shape [samples, "+
+			"tokens], and %s, if present, of the same shape", b.Names(), data.InputIDs, data.AttentionMask)
 	}
 	list := labelled(c, b)
 	tokens, kept := integers(c, ids), integers(c, mask)

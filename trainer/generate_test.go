@@ -216,9 +216,9 @@ func TestPredictWithGenerateIsRefused(t *testing.T) {
 	a.PredictWithGenerate = true
 	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithGeneration(greedy)).
 		Predict(source(points(4)))
-	requireOneError(t, err, "predict_with_generate: *mlp.Model cannot continue a text")
+	requireOneError(t, err, "predict_with_generate: *mlp.Model cannot generate text")
 	_, err = newTrainer(vfs.NewMem(), newGPT2(t, 0), a).Predict(questions(3))
-	requireOneError(t, err, "predict_with_generate has no function that generates: want WithGeneration")
+	requireOneError(t, err, "predict_with_generate needs a function that generates: want WithGeneration")
 	a.GenerationMaxLength = new(3)
 	_, err = newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithGeneration(greedy)).Predict(questions(3))
 	requireOneError(t, err, "sample 2: the prompt has 3 tokens: want fewer than generation_max_length (3)")

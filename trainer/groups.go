@@ -120,8 +120,8 @@ func (r *run) layerFactors() (map[string]float64, error) {
 		layers = m.RecomputeUnits()
 	}
 	if len(layers) == 0 {
-		return nil, fmt.Errorf("trainer: layerwise_lr_decay is %g, but %T has no layers (models.Recomputable): want "+
-			"1, and param_groups", decay, r.model)
+		return nil, fmt.Errorf("trainer: layerwise_lr_decay is %g, but %T lists no layers (models.Recomputable): "+
+			"want 1, and param_groups for the rates", decay, r.model)
 	}
 	number := map[nn.Module]int{}
 	for i, m := range layers {
@@ -166,8 +166,8 @@ func (r *run) planThaw(rules []args.ParamGroup) error {
 		first = first || trains
 	})
 	if len(r.thaw) > 0 && !first {
-		return fmt.Errorf("trainer: param_groups: frozen_steps freeze all parameters of %T that are trained: want at "+
-			"least one that is trained from the first step on", r.model)
+		return fmt.Errorf("trainer: param_groups: frozen_steps freezes all trainable parameters of %T: want at least "+
+			"one that is trained from the first step on", r.model)
 	}
 	return nil
 }

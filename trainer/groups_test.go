@@ -168,7 +168,7 @@ func TestParamGroupsRefuse(t *testing.T) {
 		`want lr to be a number ≥ 0 for "wte"`:                           {"wte": "lr=fast"},
 		`want lr=…, lr_factor=…, weight_decay=… or frozen_steps=…, n`:    {"wte": "speed=1"},
 		`want texts like lr_factor=0.1,weight_decay=0 by regular`:        {"wte": 0.5},
-		"frozen_steps freeze all parameters of *gpt2.Model that are":     {"ln_|h|w": "frozen_steps=5"},
+		"frozen_steps freezes all trainable parameters of *gpt2.Model":   {"ln_|h|w": "frozen_steps=5"},
 	} {
 		_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), lineArgs(func(a *args.TrainingArguments) {
 			a.ParamGroups = groups
@@ -178,5 +178,5 @@ func TestParamGroupsRefuse(t *testing.T) {
 	_, err := newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(func(a *args.TrainingArguments) {
 		a.LayerwiseLRDecay = 0.9
 	}), trainer.WithTrainData(columnsOf(points(64)).rows(0, 64))).Train()
-	requireOneError(t, err, "layerwise_lr_decay is 0.9", "has no layers")
+	requireOneError(t, err, "layerwise_lr_decay is 0.9", "lists no layers")
 }

@@ -62,8 +62,8 @@ func (r *run) checkLoss(w *feed.Window) error {
 	}
 	if meanOf(all, one, two) {
 		return fmt.Errorf("trainer: step %d: the loss of %d samples is %.6g for %g terms, and those of its halves are "+
-			"%.6g and %.6g: a mean: want the SUM of the loss terms, as nn.CrossEntropySum gives, with their number as "+
-			"the count", r.state.GlobalStep+1, n, all.sum, all.count, one.sum, two.sum)
+			"%.6g and %.6g, so it is a mean: want the SUM of the loss terms, as nn.CrossEntropySum gives, with their "+
+			"number as the count", r.state.GlobalStep+1, n, all.sum, all.count, one.sum, two.sum)
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (r *run) checkChunks(w *feed.Window) error {
 		return nil
 	}
 	return fmt.Errorf("trainer: step %d: the loss of a micro-batch in %d chunks is %.6g for %g terms, and in %d "+
-		"chunks %.6g for %g, and should be the same: want a loss function that gives the SUM of the terms of the "+
+		"chunks %.6g for %g; both should be equal: want a loss function that gives the SUM of the terms of the "+
 		"tokens that it gets, such as nn.CrossEntropySum, with their number or weights, or cp_size 1 and cp_chunks 0",
 		r.state.GlobalStep+1, chunks, one.sum, one.count, 2*chunks, two.sum, two.count)
 }

@@ -29,7 +29,7 @@ func (e *NonfiniteError) Error() string {
 		e.Step, e.Loss, e.GradNorm)
 	if e.Parameter != "" {
 		text += fmt.Sprintf(", and were not finite then either: %s has NaN or infinities (a sharded run that failed "+
-			"leaves NaN for the shards of other ranks): want weights loaded anew", e.Parameter)
+			"leaves NaN for the shards of other ranks): want reloaded weights", e.Parameter)
 	}
 	if e.Checkpoint != "" {
 		text += "; last checkpoint: " + e.Checkpoint

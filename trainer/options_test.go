@@ -162,8 +162,8 @@ func TestSegmentsAreNotOverlooked(t *testing.T) {
 	m := &overlooking{newGPT2(t, 0)}
 	before := weights(m)
 	_, err := newTrainer(vfs.NewMem(), m, lineArgs(), source).Train()
-	require.ErrorContains(t, err, "the batch has segment_ids, several texts in a row, and *trainer_test.overlooking "+
-		"does not keep them apart: want a model that computes attention with models.AttentionMask")
+	require.ErrorContains(t, err, "the batch has segment_ids, so its rows hold several texts, but "+
+		"*trainer_test.overlooking does not separate them: want a model that computes attention with")
 	require.Equal(t, before, weights(m))
 }
 
@@ -188,5 +188,5 @@ func TestNeftune(t *testing.T) {
 
 	samples := trainer.WithTrainData(columnsOf(points(64)).rows(0, 64))
 	requireOneError(t, newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(set), samples).Err(),
-		"neftune_noise_alpha is 5", "no embeddings of tokens (models.Embedded)")
+		"neftune_noise_alpha is 5", "no token embeddings (models.Embedded)")
 }

@@ -55,8 +55,8 @@ func (t *Trainer) checkOverrides() error {
 	case t.stepFunc != nil && t.loss != nil:
 		return errors.New("trainer: WithLoss and WithStep both compute the loss: want one of WithLoss and WithStep")
 	case t.args.NeftuneNoiseAlpha != nil && !embedded(t.model):
-		return fmt.Errorf("trainer: neftune_noise_alpha is %g, but %T has no embeddings of tokens (models.Embedded): "+
-			"want none", *t.args.NeftuneNoiseAlpha, t.model)
+		return fmt.Errorf("trainer: neftune_noise_alpha is %g, but %T has no token embeddings (models.Embedded): "+
+			"want no neftune_noise_alpha", *t.args.NeftuneNoiseAlpha, t.model)
 	case t.args.LabelSmoothingFactor != 0 && (t.stepFunc != nil || t.loss != nil):
 		return errors.New("trainer: label_smoothing_factor has no effect on WithLoss and WithStep: want 0, and " +
 			"nn.CrossEntropyOptions in the function")
@@ -95,8 +95,8 @@ func (t *Trainer) output(c *nn.Ctx, b *data.Batch) (out models.Output, count flo
 	}
 	segments := &nn.Segments{}
 	if out, count, err = t.forward(c.WithSegments(segments), b); err == nil && !segments.Used {
-		err = fmt.Errorf("the batch has %s, several texts in a row, and %T does not keep them apart: want a model "+
-			"that computes attention with models.AttentionMask, or a batch without", data.SegmentIDs, t.model)
+		err = fmt.Errorf("the batch has %s, so its rows hold several texts, but %T does not separate them: want a "+
+			"model that computes attention with models.AttentionMask, or a batch without", data.SegmentIDs, t.model)
 	}
 	return out, count, err
 }

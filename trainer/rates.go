@@ -74,7 +74,7 @@ func (r *run) warnMetric() {
 	row, _ := catalog.ScheduleNamed(string(a.LRSchedulerType))
 	values := row.Settings.Fill(a.LRSchedulerKwargs)
 	if greater := a.BestIsGreater(); greater != (values.Text("mode") == "max") {
-		r.jobLog().Warn("the schedule and metric_for_best_model take opposite directions for better", "mode",
+		r.jobLog().Warn("the schedule's mode and greater_is_better disagree on which metric is better", "mode",
 			values.Text("mode"), "metric_for_best_model", a.BestMetric(), "greater_is_better", greater)
 	}
 	least, _ := values.Numbers("min_lr", 1)

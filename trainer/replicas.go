@@ -122,7 +122,7 @@ func onEvery[T any](ctx context.Context, t *Trainer, f func(rank *Trainer) (T, e
 func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error {
 	t.busy = true
 	defer func() { t.busy = false }()
-	defer t.acc.Device().Sync() // the caller reads the model with a context of its own
+	defer t.acc.Device().Sync() // the caller reads the model with another context
 	unprotected := f
 	f = func(rank *Trainer) error { return protect(func() error { return unprotected(rank) }) }
 	if len(t.replicas) == 0 {

@@ -466,7 +466,7 @@ func TestSaveOnEachNodeOfOneHost(t *testing.T) {
 // Ranks of one process that would train one model get an error, whoever made them: WithModelInit, or trainers that
 // share a group. Evaluating first, or training a model of each rank before, changes nothing of that.
 func TestRanksWithOneModel(t *testing.T) {
-	const want = "share the parameter or buffer line.weight: want a model of its own for each rank"
+	const want = "share the parameter or buffer line.weight: want a separate model for each rank"
 	shared := newWrong(nil)
 	requireOneError(t, trainWrong(t, func() models.Model { return shared }, 2), "the models of rank 0 and rank 1", want)
 	a := lineArgs(func(a *args.TrainingArguments) { a.MaxSteps, a.PerDeviceTrainBatchSize = 2, 4 })

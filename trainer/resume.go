@@ -82,7 +82,7 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	r.adopt(saved, ck)
-	if r.args.IgnoreDataSkip && r.epochHasSteps() { // the epoch begins anew, as in HuggingFace
+	if r.args.IgnoreDataSkip && r.epochHasSteps() { // the epoch restarts, as in HuggingFace
 		if err := r.windows.SeekEpoch(r.progress.Epoch); err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (r *run) checkPlace(step int64) error {
 	}
 	p := &r.progress
 	if e := r.windows.Epoch(); p.Epoch < e-1 || p.Epoch > e+1 { // the epoch has ended early, or is about to end
-		return fmt.Errorf("epoch = %d, but the data are in epoch %d: want at most one between them", p.Epoch, e)
+		return fmt.Errorf("epoch = %d, but the data are in epoch %d: want a difference of at most 1", p.Epoch, e)
 	}
 	l := r.windows.Layout()
 	if most := step * l.MicroBatches() * int64(l.BatchSize); p.Samples > most {

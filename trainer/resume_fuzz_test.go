@@ -109,7 +109,8 @@ func TestResumeRefusesImpossibleNumbers(t *testing.T) {
 		{"progress.json", "leaves", "-8", "leaves = -8"},
 		{"progress.json", "epoch", "-1", "epoch = -1"},
 		{"progress.json", "epoch", "9223372036854775807", "epoch = 9223372036854775807: want 0 to"},
-		{"progress.json", "epoch", "999", "progress.json: epoch = 999, but the data are in epoch 0: want at most"},
+		{"progress.json", "epoch", "999", "progress.json: epoch = 999, but the data are in epoch 0: want a " +
+			"difference of at most"},
 		{"progress.json", "samples", "-1", "samples = -1"},
 		{"progress.json", "samples", "9", "samples = 9: want at most 8, of 1 steps with 1 micro-batches of 8"},
 		{"progress.json", "tokens", "9223372036854775807", "tokens = 9223372036854775807"},

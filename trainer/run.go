@@ -476,8 +476,8 @@ func (r *run) checkRates() error {
 			return fmt.Errorf("trainer: parameter group %d of the optimizer has learning rate %g: want a finite "+
 				"number of at least 0", i, lr)
 		case lr == 0 && r.args.LearningRate != 0 && len(r.opt.Groups()[i].Params) > 0:
-			return fmt.Errorf("trainer: parameter group %d of the optimizer has learning rate 0: want a rate of its "+
-				"own or learning_rate (%g), or no gradients for its parameters", i, r.args.LearningRate)
+			return fmt.Errorf("trainer: parameter group %d of the optimizer has learning rate 0: want its own rate "+
+				"or learning_rate (%g), or no gradients for its parameters", i, r.args.LearningRate)
 		}
 	}
 	return nil

@@ -178,7 +178,7 @@ func TestMetricSchedulesTakeRankZerosMetric(t *testing.T) {
 		require.Equal(t, rates[0], rates[1], "step %d", step)
 	}
 	for _, want := range []string{"the schedule changed the learning rates", "below the schedule's min_lr",
-		"opposite directions"} {
+		"disagree on which metric is better"} {
 		require.Contains(t, log.String(), want)
 	}
 }

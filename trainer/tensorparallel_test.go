@@ -229,15 +229,15 @@ func TestResumeKeepsParts(t *testing.T) {
 	}{
 		{disk: divided, tp: 1},
 		{disk: divided, tp: 4, parts: 4},
-		{disk: divided, tp: 1, parts: 1, logged: "resuming with other parts of sums: the result will differ"},
-		{disk: divided, tp: 2, parts: 2, logged: "resuming with other parts of sums: the result will differ"},
-		{disk: plain, tp: 2, logged: "resuming with other parts of sums: the result will differ"},
+		{disk: divided, tp: 1, parts: 1, logged: "resuming with a changed tp_parts: the result will differ"},
+		{disk: divided, tp: 2, parts: 2, logged: "resuming with a changed tp_parts: the result will differ"},
+		{disk: plain, tp: 2, logged: "resuming with a changed tp_parts: the result will differ"},
 		{disk: divided, tp: 1, set: func(a *args.TrainingArguments) { a.NumReplicas, a.ZeroStage = 2, 1 }},
 		{disk: divided, tp: 1, parts: 1, logged: "the result will differ",
 			set: func(a *args.TrainingArguments) { a.NumReplicas, a.ZeroStage = 2, 1 }},
 		{disk: divided, tp: 3, set: func(a *args.TrainingArguments) { a.TPPlan = replicated(t) },
-			fault: "the run has 4 parts of each sum, which tp_size 3 does not divide: want a tp_size that does, or " +
-				"tp_parts 3, with which the result will differ"},
+			fault: "the run computes each sum in 4 parts, which tp_size 3 does not divide: want a tp_size that does, " +
+				"or tp_parts 3, with which the result will differ"},
 	} {
 		var text bytes.Buffer
 		set := []func(*args.TrainingArguments){resume}
@@ -250,7 +250,7 @@ func TestResumeKeepsParts(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err)
-		require.Equal(t, c.logged != "", strings.Contains(text.String(), "parts of sums"), "%v: %s", c, text.String())
+		require.Equal(t, c.logged != "", strings.Contains(text.String(), "changed tp_parts"), "%v: %s", c, &text)
 		require.Contains(t, text.String(), c.logged)
 		if c.logged == "" {
 			require.Equal(t, want, got)

@@ -207,9 +207,9 @@ func WithAdapter(a models.Adapter) Option { return func(t *Trainer) { t.adapter 
 // WithSpreadModel leaves a model that is spread over processes (fsdp, zero_stage, tp_size, pp_size) as it is when
 // training ends. With tp_size or pp_size no rank ever has memory for all of it; with fsdp full_shard a deferred model
 // takes a rank's shard and some units. Evaluate, Predict and SaveModel then work on the parts: all ranks call them.
-// Other code reads weights from what SaveModel has written; Train makes the model whole before it begins anew. Ranks
-// that are goroutines of this trainer (num_replicas) get the whole model all the same, as do those of a model that is
-// not spread.
+// Other code reads weights from what SaveModel has written; Train gathers the model before it starts over. Ranks that
+// are goroutines of this trainer (num_replicas) get the whole model all the same, as do those of a model that is not
+// spread.
 func WithSpreadModel() Option { return func(t *Trainer) { t.staysSpread = true } }
 
 // WithDisplay shows the run on w: short lines and a progress bar if it is a terminal, else
@@ -255,8 +255,8 @@ func WithStrategy(f strategy.Factory) Option {
 	return func(t *Trainer) { t.options = append(t.options, accelerate.WithStrategy(f)) }
 }
 
-// WithDevices gives the ranks of a host devices of their own, by names for tensor.OpenDevice, which they take in turn:
-// see accelerate.WithDevices. New moves the model to this rank's.
+// WithDevices assigns devices to the ranks of a host, by names for tensor.OpenDevice, round robin: see
+// accelerate.WithDevices. New moves the model to this rank's.
 func WithDevices(names ...string) Option {
 	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithDevices(names...)) }
 }
@@ -266,8 +266,8 @@ func WithMesh(m comm.Mesh) Option {
 	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithMesh(m)) }
 }
 
-// WithPrecision makes the module of a path, as "transformer.h.0.attn", and all within it compute in a dtype of its own,
-// in training and evaluation: see accelerate.WithPrecision.
+// WithPrecision makes the module of a path, as "transformer.h.0.attn", and all within it compute in its own dtype, in
+// training and evaluation: see accelerate.WithPrecision.
 func WithPrecision(module string, dt tensor.DType) Option {
 	return func(t *Trainer) { t.options = append(t.options, accelerate.WithPrecision(module, dt)) }
 }
@@ -320,7 +320,7 @@ func (t *Trainer) build() error {
 	return nil
 }
 
-// buildRank creates the parts that each rank has of its own.
+// buildRank creates the parts of this rank.
 func (t *Trainer) buildRank() error {
 	t.store = &checkpoint.Store{Dir: t.args.OutputDir, FS: t.fsys, Log: t.log}
 	t.state = t.newState(0)
@@ -349,7 +349,7 @@ func (t *Trainer) checkOptions() error {
 		return err
 	}
 	if slices.Contains(t.metrics, nil) {
-		return errors.New("trainer: WithMetrics got a nil metric: want no nil")
+		return errors.New("trainer: WithMetrics got a nil metric")
 	}
 	if slices.Contains(t.user, nil) {
 		return errors.New("trainer: WithCallbacks got a nil callback")
@@ -391,8 +391,8 @@ func (t *Trainer) checkAdapter() error {
 	for name, ok := range adapted {
 		switch {
 		case t.adapter != nil:
-			return fmt.Errorf("trainer: WithAdapter: %s is trained, but is not a part of the adapter, so it "+
-				"would not be saved",
+			return fmt.Errorf("trainer: WithAdapter: %s is trained but is not part of the adapter, so it would not "+
+				"be saved",
 				name)
 		case ok:
 			return fmt.Errorf("trainer: %s belongs to an adapter: want WithAdapter, which saves it", name)

@@ -114,7 +114,7 @@ func expand(c *tensor.Ctx, wide, half *tensor.Tensor) {
 	}
 }
 
-// recast converts a piece from one tensor to another, by way of memory of its own.
+// recast converts a piece from one tensor to another, through a scratch buffer.
 func recast(c *tensor.Ctx, to, from *tensor.Tensor, lo int) {
 	hi := min(lo+piece, to.Numel())
 	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {

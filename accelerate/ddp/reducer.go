@@ -225,11 +225,10 @@ func (r *Reducer) Finish(ctx context.Context) error {
 	return nil
 }
 
-// Rebuild cuts the buckets anew, once, in the order in which rank 0's gradients became
-// complete in the last step, so that sums begin as early as they can. It is collective and
-// must be called between steps, when no gradient is wanted any more; it reports whether it
-// did, and views of the buckets so far are then void. Before the first step, and as long as
-// rank 0 had no gradient, it does nothing.
+// Rebuild forms the buckets again, once, in the order in which rank 0's gradients became complete in the last step, so
+// that sums begin as early as they can. It is collective and must be called between steps, when no gradient is wanted
+// any more; it reports whether it did, and views of the buckets so far are then void. Before the first step, and as
+// long as rank 0 had no gradient, it does nothing.
 func (r *Reducer) Rebuild(ctx context.Context) (rebuilt bool, err error) {
 	if r.order == nil {
 		return false, nil

@@ -13,7 +13,7 @@ import (
 
 // Config makes a hook: a struct with the hook's settings, whose json tags are their names in ddp_comm_state_option.
 type Config interface {
-	// New makes a hook, with a state of its own if it has one.
+	// New makes a hook, with its own state if it has one.
 	New() Hook
 }
 

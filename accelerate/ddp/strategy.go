@@ -44,7 +44,7 @@ func (s *Strategy) Ready(i int) {
 	s.reducer.Ready(i)
 }
 
-// Open implements strategy.Strategy. It cuts the buckets anew once the order of gradients is known.
+// Open implements strategy.Strategy. It rebuilds the buckets once the order of gradients is known.
 func (s *Strategy) Open(ctx context.Context) error {
 	rebuilt, err := s.reducer.Rebuild(ctx)
 	if rebuilt {

@@ -36,7 +36,7 @@ func (c cut) samples() int64 {
 	return int64(c.layout.BatchSize) * c.layout.MicroBatches()
 }
 
-// own gives the samples [begin, end) of this rank's micro-batch k of a window.
+// own returns the samples [begin, end) of this rank's micro-batch k of a window.
 func (c cut) own(k int64) (begin, end int64) {
 	size := int64(c.layout.BatchSize)
 	begin = int64(c.layout.MicroBatch(int(k))) * size
@@ -160,7 +160,7 @@ func (c *cutter) see() (err error) {
 	return err
 }
 
-// complete gives the samples of a window as the ranks share them out: with HuggingFace's rule the last block of an
+// complete returns the samples of a window as the ranks share them out: with HuggingFace's rule the last block of an
 // epoch is completed with samples of its first block.
 func (c *cutter) complete(ctx context.Context, samples []any) ([]any, error) {
 	if c.cut.rule == nil {

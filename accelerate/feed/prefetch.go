@@ -36,7 +36,7 @@ type madeWindow struct {
 	making  sync.WaitGroup
 }
 
-// newPrefetch begins to read, in a context of its own.
+// newPrefetch begins to read, in a new context.
 func newPrefetch(ctx context.Context, o Options, c *cutter, windows int64) *prefetch {
 	p := &prefetch{cutter: c, left: windows, own: o.Ctx}
 	p.ctx, p.cancel = context.WithCancel(ctx)
@@ -99,7 +99,7 @@ func (m *madeWindow) make(src data.IterableSource, c *tensor.Ctx, i int) {
 	m.batches[i], m.errs[i] = b, err
 }
 
-// finish gives the window and the place after it.
+// finish returns the window and the place after it.
 func (m *madeWindow) finish() (*Window, IterablePlace, error) {
 	for _, err := range append(m.errs, m.err) {
 		if err != nil {
@@ -118,7 +118,7 @@ func (m *madeWindow) free() {
 	}
 }
 
-// next gives the next window and the place after it.
+// next returns the next window and the place after it.
 func (p *prefetch) next() (*Window, IterablePlace, error) {
 	if p.ordered == nil {
 		return p.nextSelf()

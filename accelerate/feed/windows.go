@@ -118,7 +118,7 @@ func (p Place) beginning(epoch int64) Place {
 	return p
 }
 
-// Next gives the next window, which the caller frees, or io.EOF after the last one. After an error the place is still
+// Next returns the next window, which the caller frees, or io.EOF after the last one. After an error the place is still
 // that of the window that could not be loaded.
 func (w *Windows) Next() (*Window, error) {
 	if w.left <= 0 {
@@ -197,17 +197,17 @@ func (w *Windows) Fingerprint() string {
 // Undo goes back to the window that the last call of Next gave, or could not give.
 func (w *Windows) Undo() error { return w.Restore(w.before) }
 
-// Layout gives the layout of the windows.
+// Layout returns the layout of the windows.
 func (w *Windows) Layout() samplers.WindowLayout { return w.layout }
 
-// MicroBatches gives the number of micro-batches of an epoch over all ranks; 0 of an iterable dataset, whose length is
-// not known.
+// MicroBatches returns the number of micro-batches of an epoch over all ranks; 0 of an iterable dataset, whose length
+// is not known.
 func (w *Windows) MicroBatches() int64 { return w.microBatches }
 
-// Position gives the position of the next window's first sample: the number of samples that are done with.
+// Position returns the position of the next window's first sample: the number of samples that are done with.
 func (w *Windows) Position() int64 { return w.Place().position() }
 
-// Epoch gives the epoch of the next window.
+// Epoch returns the epoch of the next window.
 func (w *Windows) Epoch() int64 { return w.Place().epoch() }
 
 // SeekEpoch goes to the beginning of an epoch. Samples of an iterable dataset that are left out are not read.
@@ -215,18 +215,18 @@ func (w *Windows) SeekEpoch(epoch int64) error {
 	return w.Restore(w.Place().beginning(epoch))
 }
 
-// New gives steps windows of a loader. microBatches is how many an epoch has over all ranks, 0 if that is not known.
+// New returns steps windows of a loader. microBatches is how many an epoch has over all ranks, 0 if that is not known.
 func New(l Loader, layout samplers.WindowLayout, microBatches, steps int64) *Windows {
 	return &Windows{Loader: l, layout: layout, microBatches: microBatches, left: steps}
 }
 
-// Sized gives windows of a dataset with a length, in the order of a stream, which belongs to it from here on.
+// Sized returns windows of a dataset with a length, in the order of a stream, which belongs to it from here on.
 func Sized(ctx context.Context, source data.Source, stream *samplers.Stream, o Options) *Windows {
 	return New(&sized{stream: stream, ctx: ctx, source: source, options: o}, stream.Layout(), stream.MicroBatches(),
 		o.Steps)
 }
 
-// Iterable gives windows of an iterable dataset.
+// Iterable returns windows of an iterable dataset.
 //
 // A window is M·b consecutive samples, with M micro-batches of b over all ranks; micro-batches go to the ranks as those
 // of a dataset with a length do, so that the windows do not depend on the number of ranks, and nothing is repeated.

@@ -64,8 +64,8 @@ func (r *run) attempt(number int) error {
 	return a.interruption()
 }
 
-// onlyInterrupted reports whether what failed was ended by the interrupting signal itself: a
-// terminal sends it to ranks, too, that are not in process groups of their own yet.
+// onlyInterrupted reports whether what failed was ended by the interrupting signal itself: a terminal sends it to
+// ranks, too, that are not in their own process groups yet.
 func (a *attempt) onlyInterrupted() bool {
 	return !slices.ContainsFunc(a.workers, func(w *worker) bool {
 		return w.failed() && w.unprompted && (!w.status.Signaled() || w.status.Signal() != a.interrupted.Signal)

@@ -17,11 +17,10 @@ import (
 	"time"
 )
 
-// Guard is the whole work of a guard, a process beside the launcher that ends the ranks if
-// the launcher is killed and cannot. It reads from its standard input which process groups
-// there are, and when the input ends without a farewell it kills them and removes the run's
-// temporary folder. It returns how many groups it killed. The process should ignore the
-// signals that end the launcher. On Linux it has a name of its own, so that killing the launcher by its name spares it.
+// Guard is the whole work of a guard, a process beside the launcher that ends the ranks if the launcher is killed and
+// cannot. It reads from its standard input which process groups there are, and when the input ends without a farewell
+// it kills them and removes the run's temporary folder. It returns how many groups it killed. The process should ignore
+// the signals that end the launcher. On Linux it has its own name, so that killing the launcher by its name spares it.
 func Guard(input io.Reader) (killed int, err error) {
 	rename(guardName)
 	groups := map[int]bool{}
@@ -128,7 +127,7 @@ func startGuards(command []string, id string, environ []string, logger *slog.Log
 	return g, nil
 }
 
-// start starts one guard, in a group of its own: a terminal's Ctrl-C must not reach it.
+// start starts one guard, in its own group: a terminal's Ctrl-C must not reach it.
 func (g *guards) start(i int) (*exec.Cmd, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -46,7 +46,7 @@ func signalName(sig syscall.Signal) string {
 	return sig.String()
 }
 
-// guardAttributes puts the guard into a group of its own.
+// guardAttributes puts the guard into its own group.
 func guardAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // resident is the most memory that an ended process held at once, in the system's unit.

@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
-// pipeWait is how long output is awaited after a rank's end: only a process in a session
-// of its own can still hold the pipe.
+// pipeWait is how long output is awaited after a rank's end: only a process in a separate session can still hold the
+// pipe.
 const pipeWait = 2 * time.Second
 
 // worker is the process of one rank.

@@ -31,8 +31,8 @@ func New(dir string) (*Store, error) {
 	return &Store{dir: dir}, nil
 }
 
-// Zeros makes a tensor of zeros in a file of its own. It reserves the disk's space, so that a lack of it is an error
-// here and not the end of the process later. c is a context of a device that computes in host memory.
+// Zeros makes a tensor of zeros in a new file. It reserves the disk's space, so that a lack of it is an error here and
+// not the end of the process later. c is a context of a device that computes in host memory.
 func (s *Store) Zeros(c *tensor.Ctx, dt tensor.DType, shape ...int) (t *tensor.Tensor, err error) {
 	n := dt.Size()
 	for _, d := range shape {
@@ -52,7 +52,8 @@ func (s *Store) Zeros(c *tensor.Ctx, dt tensor.DType, shape ...int) (t *tensor.T
 		return nil, err
 	}
 	if !ok {
-		return nil, fmt.Errorf("offload: the device %s has memory of its own: want one that computes in the host's",
+		return nil, fmt.Errorf("offload: the device %s does not compute in host memory: want one that does, such as "+
+			"the CPU",
 			c.Device().Name())
 	}
 	return t, nil

@@ -55,6 +55,6 @@ func TestStoreFaults(t *testing.T) {
 	require.Zero(t, s.Bytes())
 	meta := tensor.NewCtx(tensor.NewMeta()).NoGrad()
 	_, err = s.Zeros(meta, tensor.Float32, 3)
-	require.ErrorContains(t, err, "the device meta has memory of its own")
+	require.ErrorContains(t, err, "the device meta does not compute in host memory")
 	require.NoError(t, s.Close())
 }

@@ -31,7 +31,7 @@ func (p *Pipeline) shares(t *trained) bool {
 	return p.cfg.Parted && (p.cfg.Strategy == nil || t.Shards() != nil)
 }
 
-// chunkSums are the weight gradients of a stage for a micro-batch, which each chunk adds a summand of its own to: see
+// chunkSums are the weight gradients of a stage for a micro-batch, which each chunk adds its own summand to: see
 // cp.Gradients.
 type chunkSums struct {
 	*cp.Gradients

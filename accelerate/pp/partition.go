@@ -71,7 +71,7 @@ func best(parts, stages int, cost func(from, to int) float64, add func(x, y floa
 // enough refuses more stages than parts.
 func enough(parts, stages int) error {
 	if stages < 1 || stages > parts {
-		return fmt.Errorf("pp: %s of a model of %s: want 1 to %d stages, since each needs a part of its own",
+		return fmt.Errorf("pp: %s of a model of %s: want 1 to %d stages, since each needs at least one part",
 			quantity.Of(stages, "stage"), quantity.Of(parts, "part"), parts)
 	}
 	return nil

@@ -35,7 +35,7 @@ func TestPartition(t *testing.T) {
 	}
 	_, err := pp.Partition([]float64{1, 1, 1, 1}, 8)
 	require.EqualError(t, err,
-		"pp: 8 stages of a model of 4 parts: want 1 to 4 stages, since each needs a part of its own")
+		"pp: 8 stages of a model of 4 parts: want 1 to 4 stages, since each needs at least one part")
 }
 
 // No cut has a cheaper dearest stage: all cuts of small models are tried.
@@ -86,7 +86,7 @@ func TestStagesRefused(t *testing.T) {
 		{[]int{2, 2}, "pp: a split of [2 2], 4 parts: want at least one part for each of the 2 stages, 5 in all"},
 		{[]int{5, 0}, "pp: a split of [5 0], 5 parts: want at least one part for each of the 2 stages, 5 in all"},
 		{[]int{1, 1, 1, 1, 1, 1},
-			"pp: 6 stages of a model of 5 parts: want 1 to 5 stages, since each needs a part of its own"},
+			"pp: 6 stages of a model of 5 parts: want 1 to 5 stages, since each needs at least one part"},
 	} {
 		_, err := pp.Stages(parts, k.split)
 		require.EqualError(t, err, k.want)

@@ -49,7 +49,7 @@ func NewStrategy(ctx context.Context, cfg Config) (s *Strategy, differed int, er
 
 // Begin implements strategy.Strategy. Step runs the passes.
 func (s *Strategy) Begin(int, bool) (sends bool) {
-	panic(&tensor.Error{Op: "pp.Strategy", Msg: "a backward pass of its own: want Step, which runs those of a window"})
+	panic(&tensor.Error{Op: "pp.Strategy", Msg: "a separate backward pass: want Step, which runs those of a window"})
 }
 
 // Ready implements strategy.Strategy.

@@ -49,7 +49,7 @@ func (d DTypes) CheckFirst(ran *tensor.DTypeCounts, params []tensor.Named) error
 	return nil
 }
 
-// Modules are those that have a dtype of their own.
+// Modules are those that have their own dtype.
 type Modules []Module
 
 // Module is one, by its path.

@@ -25,8 +25,8 @@ import (
 )
 
 // processes is this process's part in a job of several. A process joins a job once and is in it until it ends; each
-// accelerator has a group of its own there, so that a program may train one model after the other, whether it closes
-// its trainers or not.
+// accelerator has its own group there, so that a program may train one model after the other, whether it closes its
+// trainers or not.
 type processes struct {
 	env    *env.Environment
 	server *rendezvous.Server // the store, if this process serves it on a socket that the launcher opened

@@ -110,10 +110,10 @@ func (r *Ranks) Job() (id string, restarted bool) {
 	return cmp.Or(os.Getenv(env.VarLaunchID), r.place.JobID), restarted
 }
 
-// Open joins the other processes of the job if a launcher started this process as one of
-// several, and waits for all of them; it makes the groups of the mesh. Further calls, and calls
-// in a single process, do nothing. Call it before collective work. A process is in its job until it ends, and each
-// accelerator has a group of its own in it: all ranks open theirs in the same order.
+// Open joins the other processes of the job if a launcher started this process as one of several, and waits for all of
+// them; it makes the groups of the mesh. Further calls, and calls in a single process, do nothing. Call it before
+// collective work. A process is in its job until it ends, and each accelerator has its own group in it: all ranks open
+// theirs in the same order.
 func (r *Ranks) Open(ctx context.Context) error {
 	if r.processes != nil && r.group == nil {
 		if err := r.openGroup(ctx); err != nil {

@@ -24,7 +24,7 @@ type flat struct {
 
 	whole   form           // all of it. The parameters are views of it
 	low     form           // what products read in place of it; it is there where they do
-	own     *tensor.Tensor // this rank's shard: part of whole, or memory of its own where whole comes and goes
+	own     *tensor.Tensor // this rank's shard: part of whole, or its own memory where whole comes and goes
 	memory  *comm.Memory   // of whole, or nil
 	lmemory *comm.Memory   // of low, or nil
 

@@ -69,7 +69,7 @@ func (f *flat) lend(s *Sharder) {
 	}
 }
 
-// round makes this rank's part of the rounded form anew, where it stays.
+// round rounds this rank's part of the rounded form again, in place.
 func (f *flat) round(s *Sharder) {
 	if f.low.is() && s.shared {
 		tensor.CopyInto(s.c, f.shard(s, f.low.Tensor), f.own)

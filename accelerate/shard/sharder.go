@@ -387,8 +387,8 @@ func (s *Sharder) Averages() strategy.Averages { return nil }
 // Gathers implements strategy.Parameters.
 func (s *Sharder) Gathers() bool { return s.parameters }
 
-// Close implements strategy.Strategy. It gives the parameters memory of their own and takes the hooks away. Without
-// whole what other ranks own of those that are away is NaN: nothing is computed with a model of which parts are lost.
+// Close implements strategy.Strategy. It gives the parameters their own memory and removes the hooks. Without whole
+// what other ranks own of those that are away is NaN: nothing is computed with a model of which parts are lost.
 func (s *Sharder) Close(whole bool) error {
 	if s.sum != nil {
 		s.sum.Settle(nil)
@@ -406,7 +406,7 @@ func (s *Sharder) Close(whole bool) error {
 	return errors.Join(errs...)
 }
 
-// restore gives the parameters of a buffer memory of their own.
+// restore gives the parameters of a buffer their own memory.
 func (s *Sharder) restore(f *flat, whole bool) error {
 	err := tensor.Try(func() {
 		if f.low.is() {

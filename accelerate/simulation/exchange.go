@@ -51,8 +51,8 @@ func (j *Job) reduce(rank int, bytes int64) exchange {
 // shards are the axes of the ranks that spread the model.
 func (j *Job) shards() comm.Axes { return comm.DPShard | comm.CP }
 
-// Exchange gives the time that ranks of a mesh take for calls that send so many bytes to the others along axes: that of
-// the rank with the most peers on other hosts.
+// Exchange returns the time that ranks of a mesh take for calls that send so many bytes to the others along axes: that
+// of the rank with the most peers on other hosts.
 func (h Hardware) Exchange(m comm.Mesh) func(axes comm.Axes, calls int, bytes int64) float64 {
 	most := map[comm.Axes]float64{}
 	return func(axes comm.Axes, calls int, bytes int64) float64 {

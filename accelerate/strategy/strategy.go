@@ -151,8 +151,8 @@ type Features interface {
 // Parameters are those of a model that are not at all times whole in a rank's memory.
 type Parameters interface {
 	Access
-	// Gathers reports whether all ranks must compute at the same time, since they gather parameters: a rank without a
-	// batch of its own then repeats another.
+	// Gathers reports whether all ranks must compute at the same time, since they gather parameters: a rank without its
+	// own batch then repeats another.
 	Gathers() bool
 	// Memory is what the rank holds of the model.
 	Memory() Memory

@@ -81,7 +81,7 @@ func (s Size) fault() error {
 		"parts in the tree of one rank", s.Parts, quantity.Of(s.Ranks, "rank"), s.Ranks, s.Ranks)
 }
 
-// layer is a module with parameters of its own, and how it is divided.
+// layer is a module that has parameters, and how it is divided.
 type layer struct {
 	path   string
 	module nn.Module
@@ -92,7 +92,7 @@ type layer struct {
 	units  int    // heads or features that have to divide into parts; 0: none
 }
 
-// layers lists the modules with parameters of their own.
+// layers lists the modules that have parameters.
 func layers(tree *nn.Tree) (list []*layer) {
 	modules := map[string]nn.Module{}
 	tree.Modules(func(path string, m nn.Module) { modules[path] = m })

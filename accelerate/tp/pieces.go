@@ -11,8 +11,8 @@ import (
 )
 
 // pieces runs a module that every rank has whole, such as a norm, on some of the rows of its input, which are along the
-// last dim but one: tokens, or the heads of a rank. The gradients of its parameters are sums over rows: a sum of its
-// own for each part, which are added in the tree of all ranks.
+// last dim but one: tokens, or the heads of a rank. The gradients of its parameters are sums over rows: one sum for
+// each part, and these are added in the tree of all ranks.
 type pieces struct {
 	across
 	own    int             // parts of this rank

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Prints are hashes of parts of a parameter, by which ranks that made theirs apart, each of a file of its own, say, see
-// that they are of the same parameter.
+// Prints are hashes of parts of a parameter, by which ranks that made their parts separately, for example each from its
+// own file, check that the parameter is the same.
 type Prints struct {
 	Name string
 	Own  string // of this rank's part

@@ -418,7 +418,7 @@ func setsOptimArg(_ *Config, key string, v any) (Use, string) {
 	return Used, fmt.Sprintf("optim_args %s=%v", name, v)
 }
 
-// deepSpeedSchedules are those of DeepSpeed's that are built, and deepSpeedScheduleKwargs what they have of their own.
+// deepSpeedSchedules are those of DeepSpeed's that are built, and deepSpeedScheduleKwargs their settings.
 var (
 	deepSpeedSchedules = []string{"WarmupLR", "WarmupDecayLR",
 		"WarmupCosineLR"}

@@ -107,7 +107,7 @@ func (b *bench) prepare() error {
 	return err
 }
 
-// copyFiles copies files under names of their own until they have so many bytes.
+// copyFiles copies files under their own names until they have so many bytes.
 func copyFiles(dir string, files []string, limit int) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err

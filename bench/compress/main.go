@@ -3,8 +3,8 @@
 // Compress measures each way to send fewer bytes between two ranks on a slow link: the bytes that a rank sends in a
 // step, the time of a step, and the loss after the same number of steps. It trains a small GPT-2 on made-up text.
 //
-// It is one rank of a job that bench/compress/run.sh starts, which puts each rank into a network namespace of its own
-// and limits the link between them (tc, on Linux). The bytes are those that the kernel counted on the link, with the
+// It is one rank of a job that bench/compress/run.sh starts, which puts each rank into its own network namespace and
+// limits the link between them (tc, on Linux). The bytes are those that the kernel counted on the link, with the
 // headers of TCP and IP. Rank 0 prints a line as JSON.
 //
 //	bench/compress/run.sh > table.md

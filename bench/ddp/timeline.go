@@ -85,7 +85,7 @@ func begins(spans []span) time.Time {
 	return begin
 }
 
-// draw draws one step: for each rank a lane of its own work and one of what is exchanged beside it, buckets of
+// draw draws one step: for each rank a lane for its work and a lane for the concurrent communication, buckets of
 // gradients and, of sharded models, parameters that are gathered. A thin line before a box is the time from the moment
 // when the exchange could have begun. How is the command that draws the picture.
 func (s *step) draw(how string) *picture.Picture {

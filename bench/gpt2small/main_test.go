@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// One step in a process of its own: the loss is that of a model which knows nothing, and resident memory, which the
-// first step brings to its height, stays under 4 GiB.
+// One step in its own process: the loss is that of a model which knows nothing, and resident memory, which the first
+// step brings to its height, stays under 4 GiB.
 func TestGPT2SmallStep(t *testing.T) {
 	program, dir := filepath.Join(t.TempDir(), "gpt2small.exe"), t.TempDir()
 	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()

@@ -73,8 +73,8 @@ func (b bench) run(out io.Writer) {
 		stats.Median(ratios), float64(peaks[1])/float64(max(peaks[0], 1)))
 }
 
-// once runs three passes of a contender on a device of its own and gives the median time, and the memory that a pass
-// needs at most.
+// once runs three passes of a contender on its own device and gives the median time, and the memory that a pass needs
+// at most.
 func (b bench) once(k contender) (seconds float64, peak int64) {
 	dev := tensor.NewCPU(b.threads)
 	defer dev.Close()

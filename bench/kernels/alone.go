@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// peakRows are the rows whose peak of resident memory is compared too, in processes of their own.
+// peakRows are the rows whose peak of resident memory is compared too, in their own processes.
 var peakRows = []string{"gpt2_124m"}
 
-// aloneRuns is how often a row runs in a process of its own: the second run has the optimizer's state from its start,
-// and those after it take no more memory.
+// aloneRuns is how often a row runs in its own process: the second run has the optimizer's state from its start, and
+// those after it take no more memory.
 const aloneRuns = 2
 
 // key is a row at a number of threads.
@@ -25,7 +25,7 @@ type key struct {
 	threads int
 }
 
-// alone is what a row took in a process of its own, and the ceiling beside it.
+// alone is what a row took in its own process, and the ceiling beside it.
 type alone struct{ peak, seconds, ceiling float64 }
 
 // memory compares the peaks of resident memory of a row in fresh processes, two at once, since no clock does; its ratio

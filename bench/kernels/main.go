@@ -47,7 +47,7 @@ func main() {
 	pflag.StringVar(&b.dir, "dir", "kernels", "the folder that holds peer.py")
 	pflag.BoolVar(&b.quick, "quick", false, "leave out rows that take long")
 	single := pflag.String("alone", "", "run one row twice and print the peak of resident memory and the second "+
-		"run's seconds, for a process of its own")
+		"run's seconds, for its own process")
 	pflag.Parse()
 	if err := kernels.Init(); err != nil {
 		log.Fatal(err)
@@ -179,8 +179,8 @@ func (b *bench) beside(r row, ours func() (seconds, ceiling float64), threads in
 	t.printApart(name, threads)
 }
 
-// once tells that a row has one run a side that counts, after one for caches and allocators; ours, for all sides, in a
-// process of its own, whose peak of memory counts, too.
+// once tells that a row has one run a side that counts, after one for caches and allocators; ours, for all sides, in
+// its own process, whose peak of memory counts, too.
 func (b *bench) once(r row) bool { return b.quick && r.flops > manyFlops }
 
 // manyFlops is the number of operations from which on a run takes seconds.

@@ -22,7 +22,7 @@ type row struct {
 	reads bool
 	// open prepares the operands on a device with so many workers; run is what is timed.
 	open func(threads int) (run, end func())
-	// against are the other sides, each with a ratio of its own; nil is PyTorch as people call it.
+	// against are the other sides, each with its own ratio; nil is PyTorch as people call it.
 	against []side
 	// own is another row of ours to take turns with, as if it were a side, under its name behind "_against"; nil: none.
 	own *row

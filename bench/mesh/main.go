@@ -21,7 +21,7 @@
 // All contenders cut the model into the same stages. For our pipelines it prints how long ranks were idle in the passes
 // of a step, measured and predicted; --timeline writes a step as a Chrome trace and a picture.
 //
-// link.sh puts two ranks into network namespaces of their own, with a link of a given rate between them.
+// link.sh puts two ranks into their own network namespaces, with a link of a given rate between them.
 //
 //	bench/mesh/run.sh --rounds 5
 //	bench/mesh/link.sh 1gbit --contenders tp,cp-gather --micro_batches 1 --batch 8 --watch
@@ -54,7 +54,7 @@ type settings struct {
 	Rank                             int    // of a worker
 	Split                            []int  // the parts of the model in each stage; nil on one rank
 	Timeline                         string // folder for that of each pipeline; "": none is written
-	Link                             bool   // ranks are on hosts of their own
+	Link                             bool   // ranks are on separate hosts
 	Watch                            bool   // kernels and calls are timed
 }
 

@@ -101,7 +101,7 @@ func TestDiff(t *testing.T) {
 	require.Contains(t, out, "the checkpoints of 3 steps have the same bits, up to step 6")
 }
 
-// ranked writes records of the ranks of a run behind a step, each up to a step of its own.
+// ranked writes records of the ranks of a run behind a step, each up to its own step.
 func ranked(t *testing.T, dir string, from int64, until ...int64) {
 	for rank, last := range until {
 		w, err := hashes.Create(dir, hashes.Header{Rank: rank, Ranks: len(until), FromStep: from,

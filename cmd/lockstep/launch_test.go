@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
-// lockstep is the program in a process of its own.
+// lockstep is the program in its own process.
 func lockstep(t *testing.T, argv ...string) (cmd *exec.Cmd, stderr *bytes.Buffer) {
 	t.Helper()
 	stderr = &bytes.Buffer{}

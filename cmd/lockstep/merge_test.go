@@ -83,9 +83,9 @@ func TestMergeWeights(t *testing.T) {
 	empty := t.TempDir()
 	for want, argv := range map[string][]string{
 		"0 words: want two, a CHECKPOINT and an OUTPUT folder":        {},
-		"has no weights: want a checkpoint's folder, a run's, or":     {empty, to},
+		"has no weights: want the folder of a checkpoint, a run or":   {empty, to},
 		"no such file or directory":                                   {filepath.Join(empty, "none"), to},
-		"is what the weights are read from: want another folder":      {checkpoint, checkpoint + "/."},
+		"the weights are read from":                                   {checkpoint, checkpoint + "/."},
 		`max_shard_size: size "5XB": want a number of bytes`:          {many, to, "--max_shard_size", "5XB"},
 		"the optimizer's state: ":                                     {to, empty, "--optimizer"},
 		"unknown flag --max_shrad_size; did you mean --max_shard_siz": {many, to, "--max_shrad_size", "1"},
@@ -120,7 +120,7 @@ func requireMergeKeepsFiles(t *testing.T, one, many, merged string) {
 		require.Contains(t, errs, want)
 		require.Equal(t, before, folder(t, to))
 	}
-	refuses(one, one, "is what the weights are read from: want another folder")
+	refuses(one, one, "the weights are read from")
 	refuses(one, many, "config.json, model.safetensors")
 	other := t.TempDir() // another model's shards
 	for _, name := range []string{"model-00001-of-00002.safetensors", "model.safetensors.index.json"} {

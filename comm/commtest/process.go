@@ -160,7 +160,7 @@ func sums(g *comm.Group) error {
 	return g.Barrier().Wait(ctx)
 }
 
-// Proc is a rank in a process of its own.
+// Proc is a rank in its own process.
 type Proc struct {
 	cmd   *exec.Cmd
 	in    io.Closer

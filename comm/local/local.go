@@ -44,9 +44,9 @@ func Engines(n int) []comm.Engine {
 	return engines
 }
 
-// Run calls body once for each of n ranks, each on a goroutine of its own with its group, and returns when all have
-// ended. A rank whose body returns an error or panics aborts the group, so that the others return too; the rank's own
-// error is the result, before errors that only tell of it. A panic is raised again on the caller.
+// Run calls body once for each of n ranks, each on its own goroutine with its group, and returns when all have ended. A
+// rank whose body returns an error or panics aborts the group, so that the others return too; the rank's own error is
+// the result, before errors that only tell of it. A panic is raised again on the caller.
 func Run(n int, opts comm.Options, body func(g *comm.Group) error) error {
 	groups := New(n, opts)
 	errs := make([]error, n)

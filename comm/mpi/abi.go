@@ -39,8 +39,8 @@ func openMPIABI(handle uintptr) (a abi, err error) {
 	return a, nil
 }
 
-// abiOf finds out which of the three a library has, by what it exports. Libraries of MPI 5 with handles of their own
-// have both.
+// abiOf finds out which of the three a library has, by what it exports. Libraries of MPI 5 with their own handles have
+// both.
 func abiOf(handle uintptr) (abi, error) {
 	if has(handle, "ompi_mpi_comm_world") {
 		return openMPIABI(handle)

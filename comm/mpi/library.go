@@ -175,7 +175,7 @@ func (l *library) look(getVersion uintptr) error {
 }
 
 // configure gives Open MPI settings that the user has not set, by C's environment. SIGSEGV and its like are Go's: Open
-// MPI would print a trace of its own instead of a panic. Within a host it copies from process to process (CMA); where a
+// MPI would print its own trace instead of a panic. Within a host it copies from process to process (CMA); where a
 // container forbids that, it would try all the same and print an error for each message.
 func configure() {
 	_ = clib.Setenv("OMPI_MCA_opal_signal", "", false)

@@ -23,8 +23,8 @@ import (
 type communicator struct {
 	lib *library
 	dev cuda.Device
-	// where the library stores the communicator, once when its initialisation begins and again, from a thread of its
-	// own, when that ends
+	// where the library stores the communicator, once when its initialisation begins and again, from its own thread,
+	// when that ends
 	cell *uintptr
 
 	mu     sync.Mutex

@@ -64,7 +64,7 @@ func Engine(name string) (NewEngine, error) {
 			"always there", name, have)
 }
 
-// EngineNames gives the names of the registered engines, sorted. shm and tcp, which are always there, are not among
+// EngineNames returns the names of the registered engines, sorted. shm and tcp, which are always there, are not among
 // them.
 func EngineNames() []string {
 	engines.mu.Lock()

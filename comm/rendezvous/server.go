@@ -247,7 +247,7 @@ func (s *Server) lose(c net.Conn, h wire.Hello) {
 	}
 }
 
-// answer handles the requests of one client, each on a goroutine of its own, for many of them wait. It returns when the
+// answer handles the requests of one client, each on its own goroutine, for many of them wait. It returns when the
 // client is gone and all have ended, and says whether it has asked for anything.
 func (s *Server) answer(c net.Conn) (asked, polite bool) {
 	var running sync.WaitGroup

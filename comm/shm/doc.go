@@ -10,6 +10,6 @@
 // as all have mapped them; the free space of their folder is checked first. The control connection (see package
 // comm/rendezvous) reveals the end of a process, so survivors return an error immediately.
 //
-// It is not for processes that cannot see each other's memory: those of several hosts, or of containers with
-// process namespaces of their own. Use comm/tcp there.
+// It is not for processes that cannot see each other's memory: those of several hosts, or of containers with their own
+// process namespaces. Use comm/tcp there.
 package shm

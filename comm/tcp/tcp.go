@@ -27,8 +27,8 @@ func connections(job *rendezvous.Job) Transport {
 	return Transport{Name: "tcp", Way: "connections", ChunkBytes: 256 << 10, Connect: job.Connect}
 }
 
-// Transport is how the bytes of a group go from rank to rank. It is for engines that have a network of their own, such
-// as comm/mpi.
+// Transport is how the bytes of a group go from rank to rank. It is for engines that have their own network, such as
+// comm/mpi.
 type Transport struct {
 	Name string // of the engine
 	Way  string // what the bytes go over, for Describe

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// writer sends buffers to one rank, in order, from a goroutine of its own, so that two ranks that send to each other
-// never wait for each other.
+// writer sends buffers to one rank, in order, from its own goroutine, so that two ranks that send to each other never
+// wait for each other.
 type writer struct {
 	conn net.Conn
 

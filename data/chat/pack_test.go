@@ -82,7 +82,7 @@ func TestPack(t *testing.T) {
 	require.ErrorContains(t, err, `packing strategy "ffd": want one of ["bfd" "bfd_split" "wrapped"]`)
 }
 
-// Labels stay in their text, and padding is a text of its own.
+// Labels stay in their text, and padding is a separate text.
 func TestCollatePacked(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	first := chat.Sample{IDs: []int32{1, 2, 3, 4, 5}, Learned: slices.Repeat([]bool{true}, 5), Lengths: []int{2, 3}}

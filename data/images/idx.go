@@ -21,8 +21,8 @@ import (
 )
 
 // OpenIDX reads the images and labels of a split from a folder, SPLIT-images-idx3-ubyte and SPLIT-labels-idx1-ubyte, or
-// as Kaggle names them, SPLIT-images.idx3-ubyte, each possibly with .gz behind, or in a folder of its own name. MNIST's
-// splits are train and t10k. A file that is not there is an error that wraps fs.ErrNotExist.
+// as Kaggle names them, SPLIT-images.idx3-ubyte, each possibly with .gz behind, or in a folder of the same name.
+// MNIST's splits are train and t10k. A file that is not there is an error that wraps fs.ErrNotExist.
 func OpenIDX(dir, split string) (*Dataset, error) {
 	images, err := readAny(dir, split+"-images", "idx3-ubyte")
 	if err != nil {

@@ -66,14 +66,14 @@ func Open[T any](paths ...string) (*Files[T], error) {
 	return &Files[T]{paths: append([]string{}, paths...)}, nil
 }
 
-// SelectColumns gives the same files with some columns alone, by the names that samples have for them: {"prompt":
+// SelectColumns returns the same files with some columns alone, by the names that samples have for them: {"prompt":
 // "question"} reads question as prompt. Of Parquet files nothing else is read. A row that lacks a column is read
 // without; one that lacks all is an error, and so is a Parquet file that lacks one.
 func (f *Files[T]) SelectColumns(columns map[string]string) *Files[T] {
 	return &Files[T]{f.paths, f.seed, maps.Clone(columns)}
 }
 
-// ShuffleFiles gives the same files in a random order in each epoch, which depends on the seed and the epoch. So a
+// ShuffleFiles returns the same files in a random order in each epoch, which depends on the seed and the epoch. So a
 // shuffle buffer (data.Shuffle) sees parts of a data set that lie far apart.
 func (f *Files[T]) ShuffleFiles(seed uint64) *Files[T] { return &Files[T]{f.paths, &seed, f.columns} }
 

@@ -165,7 +165,7 @@ func TestTextColumn(t *testing.T) {
 }
 
 // Small files whose table would fill the memory are refused: zeros that gzip has made a thousand times smaller, rows of
-// hardly any bytes, and rows that each bring a column of their own, which all others would have to have too.
+// hardly any bytes, and rows that each bring their own column, which all others would have to have too.
 func TestTablesMadeToExhaustMemoryAreRefused(t *testing.T) {
 	var columns strings.Builder
 	for i := range 20_000 {

@@ -155,8 +155,8 @@ func (f *file) added() []AddedToken {
 	return added
 }
 
-// Save writes HuggingFace's tokenizer.json to path. It replaces the file in place:
-// a checkpoint, which must be all or nothing, writes into a folder of its own first.
+// Save writes HuggingFace's tokenizer.json to path. It replaces the file in place: a checkpoint, which must be all or
+// nothing, writes into its own folder first.
 func (t *Tokenizer) Save(path string) error {
 	var b bytes.Buffer
 	if _, err := t.WriteTo(&b); err != nil {

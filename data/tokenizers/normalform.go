@@ -14,7 +14,7 @@ type composed struct {
 	class uint8 // canonical combining class
 }
 
-// normalForm gives the characters of a text in a normal form, and what became of the old ones, by the algorithm of
+// normalForm returns the characters of a text in a normal form, and what became of the old ones, by the algorithm of
 // Unicode's annex 15. The tables are those of x/text without the characters that are new to HuggingFace's; package norm
 // alone cannot say what became of each character, and breaks up runs of more than 30 marks.
 func normalForm(form norm.Form) normalizer {
@@ -56,7 +56,7 @@ func combiningClass(r rune) uint8 {
 	return norm.NFD.PropertiesString(string(r)).CCC()
 }
 
-// decompose gives the decomposition of each character, with the marks behind a character in canonical order.
+// decompose returns the decomposition of each character, with the marks behind a character in canonical order.
 func decompose(form norm.Form, text string) []composed {
 	var list []composed
 	starter := 0 // where the run of marks begins

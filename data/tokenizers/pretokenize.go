@@ -344,7 +344,7 @@ func mergedWithNext(match matcher) splitter {
 	return grouped(match, func(last, next bool) bool { return last && !next })
 }
 
-// metaspace is SentencePiece's way to write spaces: as a character of their own, with one before the text.
+// metaspace is SentencePiece's way to write spaces: as a visible character, with one before the text.
 type metaspace struct {
 	mark        string
 	prepend     string // always, first, never

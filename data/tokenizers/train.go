@@ -57,11 +57,10 @@ func (o *TrainOptions) check() error {
 // Train learns a byte-level BPE from texts. Special tokens in the texts are taken as
 // plain text.
 //
-// The rules are those of HuggingFace's BpeTrainer with the full byte alphabet, so that
-// both give the same ids: special tokens, the 256 bytes in order of their character,
-// then one token per merge; the pair that occurs most often is merged next, of equals the
-// one with the lowest (left, right) ids. A pair that comes up again when another merge has
-// spelled one of its halves anew is merged again and keeps its last rank, as there.
+// The rules are those of HuggingFace's BpeTrainer with the full byte alphabet, so that both give the same ids: special
+// tokens, the 256 bytes in order of their character, then one token per merge; the pair that occurs most often is
+// merged next, of equals the one with the lowest (left, right) ids. A pair that reappears when another merge has
+// produced one of its halves again is merged again and keeps its last rank, as there.
 //
 // The error is the first one that texts yields, the context's, or one that names a bad
 // option; a corpus without text is an error too.

@@ -38,7 +38,7 @@ type conversation struct {
 	from     int       // messages before it are left out: the context has no room for them
 }
 
-// reset begins anew, with the system prompt.
+// reset starts over, with the system prompt.
 func (c *conversation) reset() { c.messages, c.from = nil, 0 }
 
 // said are the system prompt and the messages from one on.
@@ -49,7 +49,7 @@ func (c *conversation) said(from int) (list []message) {
 	return append(list, c.messages[from:]...)
 }
 
-// encode gives the tokens of a prompt, from which the model answers.
+// encode returns the tokens of a prompt, from which the model answers.
 func (c *conversation) encode(list []message) (ids []int, err error) {
 	text, err := json.Marshal(list)
 	if err != nil {

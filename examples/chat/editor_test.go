@@ -27,7 +27,7 @@ func (k *typing) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// edit gives an editor of a screen, which reads keys.
+// edit returns an editor of a screen, which reads keys.
 func edit(width, height int, keys ...string) (*editor, *screen.Screen) {
 	s := screen.New(width, height)
 	return &editor{keys: bufio.NewReader(&typing{keys}), out: s, size: func() (int, int) { return s.Width(), height },
@@ -70,7 +70,7 @@ func TestEditor(t *testing.T) {
 		{"other ends of lines", []string{"\x1b[200~one\u2028two\u0085\x1b[201~", "three\u2029four"},
 			"one\ntwo\nthree\nfour", ">>> one\n... two\n... three\n... four"},
 		{"line", []string{"one", "\x01", ">", "\x05", "<", "\x02", "\x0b"}, ">one", ""},
-		{"begun anew", []string{"wrong", "\x15", "right"}, "right", ""},
+		{"started over", []string{"wrong", "\x15", "right"}, "right", ""},
 		{"pasted", []string{"see \x1b[200~a\r\n\tb\rc\x1b[31m\x1b[201~", "!"}, "see a\n\tb\nc[31m!",
 			">>> see a\n...     b\n... c[31m!"},
 		{"a line more", []string{"one", "\x1b\r", "two", "\x01", erase, " and "}, "one and two", ""},

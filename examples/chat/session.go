@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-ml/lockstep/program"
 )
 
-const help = `/reset         begin anew
-/system TEXT   begin anew with another system prompt
+const help = `/reset         start over
+/system TEXT   start over with another system prompt
 /save FILE     add the conversation to FILE, as a row that examples/finetune reads
 /exit          end, as Ctrl-D does
 """            before and after a message of several lines; pasted lines need none

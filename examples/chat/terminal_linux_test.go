@@ -30,7 +30,7 @@ type person struct {
 	seen    int // bytes that await has passed
 }
 
-// sit starts the program on a terminal of its own.
+// sit starts the program on its own terminal.
 func sit(t *testing.T, argv ...string) *person {
 	tty, keys, err := screen.OpenTerminal(80, 24)
 	require.NoError(t, err)

@@ -6,8 +6,8 @@
 // HTTP.
 //
 // Without a file it learns, in some ten seconds, to tell from a comment of the Go standard library which part of it the
-// comment is about. It then has settings of its own for that; with a file they are HuggingFace's, which suit
-// fine-tuning. A new model needs a learning rate of 1e-3 and more epochs.
+// comment is about. It then uses its own settings; with a file they are HuggingFace's, which suit fine-tuning. A new
+// model needs a learning rate of 1e-3 and more epochs.
 //
 //	go run ./examples/classify
 //	go run ./examples/classify --serve :8080

@@ -6,7 +6,7 @@
 //	go run ./examples/generate --model_name_or_path out/clm --prompt "func New"
 //
 // Several prompts are continued together. With --adapter a LoRA adapter is added to the model that it was trained on,
-// and with --merge the sum is saved as a model of its own, as transformers reads it:
+// and with --merge the sum is saved as an ordinary model, which transformers reads too:
 //
 //	go run ./examples/generate --adapter out/tuned --merge out/merged
 package main

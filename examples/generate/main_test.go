@@ -154,5 +154,5 @@ func TestSeveralPrompts(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(`{"num_beams": 4}`), 0o600))
 	out, err = run("--prompt", "some")
 	require.Error(t, err)
-	require.Contains(t, out, "generation_config.json: num_beams is 4: want none of it, which is not built")
+	require.Contains(t, out, "generation_config.json: num_beams is 4: not supported: want these settings left out")
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Ported has scripts of transformers' and accelerate's examples, each in a file of its own, which were ported by the
-// tables of docs/overriding.md alone. Its first argument is a script's name, as README.md lists them; --help after it
-// lists the settings.
+// Ported has scripts of transformers' and accelerate's examples, each in its own file, which were ported by the tables
+// of docs/overriding.md alone. Its first argument is a script's name, as README.md lists them; --help after it lists
+// the settings.
 package main
 
 import (

@@ -23,7 +23,7 @@ import (
 	"github.com/lockstep-ml/lockstep/program"
 )
 
-// ported runs a script in a folder of its own and returns what it prints.
+// ported runs a script in its own folder and returns what it prints.
 func ported(t *testing.T, script, out string, argv ...string) string {
 	t.Helper()
 	var printed, log bytes.Buffer

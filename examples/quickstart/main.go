@@ -34,7 +34,7 @@ func train(ctx context.Context, p *program.Process) error {
 	}
 	a := args.Default("out/line") // HuggingFace's defaults; zero afterwards really means zero
 	a.LearningRate, a.NumTrainEpochs, a.LoggingSteps = 0.1, 20, 20
-	a.OverwriteOutputDir = true // a second run starts anew and renames the checkpoints of the first
+	a.OverwriteOutputDir = true // a second run starts over and renames the checkpoints of the first
 
 	t := trainer.New(model, a, trainer.WithTrainData(data.NewSource(points, data.Stack[point])))
 	res, err := t.TrainContext(ctx) // the first Ctrl-C finishes the step, saves, and ends it

@@ -34,7 +34,7 @@ func (m *fitMetric) Update(c *nn.Ctx, out models.Output, b *data.Batch) error {
 	return nil
 }
 
-// Compute gives the names without the prefix eval_, which the trainer adds.
+// Compute returns the names without the prefix eval_, which the trainer adds.
 func (m *fitMetric) Compute(trainer.EvalLoss) map[string]float64 {
 	n, y, yy, residual, abs := m.sums[0], m.sums[1], m.sums[2], m.sums[3], m.sums[4]
 	return map[string]float64{"mae": abs / n * m.std, "r2": 1 - residual/(yy-y*y/n)}

@@ -194,7 +194,7 @@ func (l *learner) train(ctx context.Context) error {
 // no use at all, and the next round would go on from them.
 func (l *learner) restore() {
 	c := tensor.NewCtx(l.on).NoGrad()
-	defer c.Sync() // before the next round, which has a context of its own
+	defer c.Sync() // before the next round, which has another context
 	good := nn.NamedParameters(l.now)
 	for i, p := range nn.NamedParameters(l.base.Model) {
 		tensor.CopyInto(c, p.Tensor, good[i].Tensor)

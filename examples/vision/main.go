@@ -5,8 +5,8 @@
 // preprocessor_config.json, which an evaluation or a service needs. It prints precision and recall of each class.
 //
 // With no flags it learns Fashion-MNIST, as Debian's package dataset-fashion-mnist installs it, in half a minute on two
-// cores. It then has settings of its own for that; with your own folder they are HuggingFace's, which suit fine-tuning.
-// A new model needs a learning rate of about 3e-3.
+// cores. It then uses its own settings; with your own folder they are HuggingFace's, which suit fine-tuning. A new
+// model needs a learning rate of about 3e-3.
 //
 //	go run ./examples/vision
 //	go run ./examples/vision --data_dir cifar-10-batches-bin --crop_padding 4 --horizontal_flip --learning_rate 3e-3 \

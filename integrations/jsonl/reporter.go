@@ -43,10 +43,10 @@ type Reporter struct {
 	put      func(line []byte) // queues a line for the open file
 }
 
-// New gives a reporter that writes to path. Folders are made when it first writes.
+// New returns a reporter that writes to path. Folders are made when it first writes.
 func New(path string) *Reporter { return &Reporter{path: path} }
 
-// CallbackName gives the reporter's name.
+// CallbackName returns the reporter's name.
 func (*Reporter) CallbackName() string { return "jsonl" }
 
 // OnTrainBegin opens the file.
@@ -152,7 +152,7 @@ func (w *file) open() error {
 	return nil
 }
 
-// afterLastLine gives the offset behind the last line break, searching from the end.
+// afterLastLine returns the offset behind the last line break, searching from the end.
 func afterLastLine(f *os.File) (int64, error) {
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {

@@ -44,7 +44,7 @@ func init() {
 	})
 }
 
-// FromEnvironment gives the configuration that MLflow's variables make.
+// FromEnvironment returns the configuration that MLflow's variables make.
 func FromEnvironment() (Config, error) {
 	for _, name := range []string{"HF_MLFLOW_LOG_ARTIFACTS", "MLFLOW_NESTED_RUN", "MLFLOW_TRACKING_INSECURE_TLS"} {
 		if isTrue(os.Getenv(name)) {
@@ -80,7 +80,7 @@ func isTrue(text string) bool {
 	return false
 }
 
-// New gives the reporter of a configuration. It opens nothing yet.
+// New returns the reporter of a configuration. It opens nothing yet.
 func New(c Config) (callbacks.Callback, error) {
 	c.TrackingURI, c.Experiment = cmp.Or(c.TrackingURI, DefaultTrackingURI), cmp.Or(c.Experiment, "Default")
 	if _, err := c.client(); err != nil {

@@ -91,7 +91,7 @@ func (r *run) batch(ctx context.Context, what string, list any) error {
 	return r.post(ctx, "runs/log-batch", map[string]any{"run_id": r.id, what: list}, nil)
 }
 
-// find gives the run of an ID, which a try before this one may have made too.
+// find returns the run of an ID, which a try before this one may have made too.
 func (r *run) find(ctx context.Context, run tracker.Run) (entity, error) {
 	var out struct {
 		Run  entity
@@ -130,7 +130,7 @@ func (r *run) named(e entity, err error) error {
 	return err
 }
 
-// experiment gives the ID of the experiment, and makes it if there is none.
+// experiment returns the ID of the experiment, and makes it if there is none.
 func (r *run) experiment(ctx context.Context) (string, error) {
 	get := func() (string, error) {
 		var out struct {
@@ -162,7 +162,7 @@ func answers(err error, code int, kind string) bool {
 	return errors.As(err, &status) && status.Code == code && strings.Contains(status.Body, kind)
 }
 
-// params gives the settings as MLflow has them: texts, under names that it takes, sorted.
+// params returns the settings as MLflow has them: texts, under names that it takes, sorted.
 func (r *run) params(settings map[string]any) (list []pair) {
 	if r.config.FlattenParams {
 		settings = flatten(settings, "", map[string]any{})

@@ -23,7 +23,7 @@ import (
 // DefaultEvery is the time between two readings if Callback.Every is 0.
 const DefaultEvery = time.Second
 
-// Callback reads the GPUs while a run trains, on a goroutine of its own, and adds to each record for GPU i, counted as
+// Callback reads the GPUs while a run trains, on its own goroutine, and adds to each record for GPU i, counted as
 // nvidia-smi does:
 //
 //   - gpu_i_utilization: percent of the time in which a kernel ran, mean since the record before;
@@ -54,7 +54,7 @@ type sums struct {
 	memory, temperature float64
 }
 
-// CallbackName gives the callback's name.
+// CallbackName returns the callback's name.
 func (*Callback) CallbackName() string { return "nvml" }
 
 // OnTrainBegin finds the GPUs and begins to read them.

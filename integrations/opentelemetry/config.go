@@ -41,9 +41,9 @@ func init() {
 	})
 }
 
-// FromEnvironment gives the configuration that OpenTelemetry's variables make: OTEL_EXPORTER_OTLP_ENDPOINT, _HEADERS
+// FromEnvironment returns the configuration that OpenTelemetry's variables make: OTEL_EXPORTER_OTLP_ENDPOINT, _HEADERS
 // and _PROTOCOL, before which those of OTEL_EXPORTER_OTLP_METRICS_ go, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
-// It is an error if they ask for gRPC or for certificates of their own.
+// It is an error if they ask for gRPC or for custom certificates.
 func FromEnvironment() (c Config, err error) {
 	if name, p := setting("PROTOCOL"); p != "" && p != "http/json" && p != "http/protobuf" {
 		return c, fmt.Errorf("%s is %q: want http/json, and an endpoint for HTTP (of a collector, port 4318)", name, p)
@@ -96,7 +96,7 @@ func pairs(list string) (map[string]string, error) {
 	return all, nil
 }
 
-// New gives the reporter of a configuration. It opens nothing yet.
+// New returns the reporter of a configuration. It opens nothing yet.
 func New(c Config) (callbacks.Callback, error) {
 	c.Endpoint = cmp.Or(c.Endpoint, DefaultEndpoint)
 	if _, err := c.client(); err != nil {

@@ -36,7 +36,7 @@ func init() {
 	})
 }
 
-// New gives a reporter that serves at an address, as "localhost:9464". It opens nothing yet.
+// New returns a reporter that serves at an address, as "localhost:9464". It opens nothing yet.
 func New(address string) (callbacks.Callback, error) {
 	_, port, err := net.SplitHostPort(address)
 	if n, bad := strconv.Atoi(port); err != nil || bad != nil || n < 0 || n > 65535 {

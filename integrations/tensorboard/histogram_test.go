@@ -31,7 +31,7 @@ func doubles(t *testing.T, field any) (xs []float64) {
 	return xs
 }
 
-// value gives the value of the last event of a file that was closed.
+// value returns the value of the last event of a file that was closed.
 func value(t *testing.T, w *tensorboard.Writer) message {
 	require.NoError(t, w.Close())
 	list := events(t, w.Path())

@@ -62,7 +62,7 @@ type hparam struct {
 	set   bool
 }
 
-// hparams gives the settings of a run by name. set are those that are not defaults. Settings that are not set are the
+// hparams returns the settings of a run by name. set are those that are not defaults. Settings that are not set are the
 // text "none", lists and maps their JSON.
 func hparams(a *args.TrainingArguments) ([]hparam, error) {
 	text, err := a.JSON()
@@ -147,7 +147,7 @@ func (w *Writer) AddSessionEnd(at time.Time, success bool) error {
 	return w.add(summaryEvent(at, 0, hparamsValue(sessionEndTag, dataSessionEnd, end)))
 }
 
-// encode gives the value as a google.protobuf.Value, and its type.
+// encode returns the value as a google.protobuf.Value, and its type.
 func (p hparam) encode() (value []byte, kind uint64) {
 	switch v := p.value.(type) {
 	case float64:

@@ -26,7 +26,7 @@ func init() {
 	})
 }
 
-// logDir gives TENSORBOARD_LOGGING_DIR, or else <outputDir>/runs/<date_host>, with the run's name before the date.
+// logDir returns TENSORBOARD_LOGGING_DIR, or else <outputDir>/runs/<date_host>, with the run's name before the date.
 func logDir(outputDir, run string, now time.Time) string {
 	if dir := os.Getenv(LoggingDirVariable); dir != "" {
 		return dir
@@ -60,10 +60,10 @@ type Reporter struct {
 	put      func(job func(*Writer) error) // queues a job with the open file
 }
 
-// New gives a reporter that writes to event files in dir, one for each training, evaluation or prediction.
+// New returns a reporter that writes to event files in dir, one for each training, evaluation or prediction.
 func New(dir string) *Reporter { return &Reporter{dir: dir} }
 
-// CallbackName gives HuggingFace's name.
+// CallbackName returns HuggingFace's name.
 func (*Reporter) CallbackName() string { return "TensorBoardCallback" }
 
 // OnTrainBegin begins a file with the arguments and the configuration of a model that has one.

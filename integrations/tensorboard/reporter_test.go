@@ -79,7 +79,7 @@ func files(t *testing.T, dir string) []string {
 	return list
 }
 
-// shown gives a file's scalars and texts by tag and step.
+// shown returns a file's scalars and texts by tag and step.
 func shown(t *testing.T, path string) (scalars map[string]map[uint64]float32, texts map[string]string) {
 	scalars, texts = map[string]map[uint64]float32{}, map[string]string{}
 	all := events(t, path)
@@ -116,7 +116,7 @@ func shown(t *testing.T, path string) (scalars map[string]map[uint64]float32, te
 	return scalars, texts
 }
 
-// plugin gives the content that the hparams plugin reads, by tag: a field of HParamsPluginData.
+// plugin returns the content that the hparams plugin reads, by tag: a field of HParamsPluginData.
 func plugin(t *testing.T, path string) map[string]message {
 	out := map[string]message{}
 	for _, e := range events(t, path) {

@@ -23,8 +23,7 @@ type Writer struct {
 	records recordWriter
 }
 
-// NewWriter makes an event file of a name of its own in dir, which is made if there is none, and writes its first
-// event.
+// NewWriter creates an event file with a unique name in dir, which it creates if missing, and writes the first event.
 func NewWriter(dir string) (*Writer, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("tensorboard: %w", err)
@@ -44,7 +43,7 @@ func NewWriter(dir string) (*Writer, error) {
 	return w, nil
 }
 
-// Path gives the file's path.
+// Path returns the file's path.
 func (w *Writer) Path() string { return w.path }
 
 // AddScalars writes numbers of one step, by tag. TensorBoard keeps them in float32.

@@ -39,7 +39,7 @@ func init() {
 	})
 }
 
-// New gives the reporter of a configuration. It opens nothing yet.
+// New returns the reporter of a configuration. It opens nothing yet.
 func New(c Config) (callbacks.Callback, error) {
 	c.ServerURL, c.Project = cmp.Or(c.ServerURL, DefaultServerURL), cmp.Or(c.Project, "huggingface")
 	if u, err := url.Parse(c.ServerURL); err == nil && u.Query().Has("write_token") {
@@ -122,7 +122,7 @@ func (r *run) Log(ctx context.Context, rows []tracker.Row) error {
 	return nil
 }
 
-// metrics gives a row's values by name. HuggingFace's reporter leaves out the figures of a run's summary.
+// metrics returns a row's values by name. HuggingFace's reporter leaves out the figures of a run's summary.
 func metrics(row tracker.Row) map[string]any {
 	curves, _ := row.Split()
 	all := map[string]any{"train/global_step": row.Step}

@@ -57,7 +57,7 @@ func init() {
 	})
 }
 
-// FromEnvironment gives the configuration that wandb's variables make. Without WANDB_DIR, runs are in dir.
+// FromEnvironment returns the configuration that wandb's variables make. Without WANDB_DIR, runs are in dir.
 func FromEnvironment(dir string) (Config, error) {
 	for _, name := range []string{"WANDB_WATCH", "WANDB_LOG_MODEL"} {
 		if v := os.Getenv(name); v != "" && !strings.EqualFold(v, "false") {
@@ -81,7 +81,7 @@ func FromEnvironment(dir string) (Config, error) {
 	return c, nil
 }
 
-// New gives the reporter of a configuration. It opens nothing yet.
+// New returns the reporter of a configuration. It opens nothing yet.
 func New(c Config) (callbacks.Callback, error) {
 	if c.Mode != "" && !slices.Contains([]string{Online, Offline, Disabled}, c.Mode) {
 		return nil, fmt.Errorf("mode is %q (WANDB_MODE): want online, offline or disabled", c.Mode)
@@ -108,7 +108,7 @@ func New(c Config) (callbacks.Callback, error) {
 // online reports whether the server gets the run.
 func (c Config) online() bool { return c.Mode == Online || c.Mode == "" && c.APIKey != "" }
 
-// open gives the run's folder and, online, its stream. The folder has the rows also where the server does not answer.
+// open returns the run's folder and, online, its stream. The folder has the rows also where the server does not answer.
 func (c Config) open(run tracker.Run) []tracker.Destination {
 	if c.Mode == Disabled {
 		return nil
@@ -120,7 +120,7 @@ func (c Config) open(run tracker.Run) []tracker.Destination {
 	return []tracker.Destination{f}
 }
 
-// netrcPassword gives the password of a server's machine in the user's netrc file, where "wandb login" puts the key,
+// netrcPassword returns the password of a server's machine in the user's netrc file, where "wandb login" puts the key,
 // or "" if there is none.
 func netrcPassword(server string) string {
 	u, err := url.Parse(server)

@@ -39,7 +39,7 @@ func begin(t *testing.T, c wandb.Config) *trackertest.Run {
 	return trackertest.New(t, arguments(c.Dir), reporter)
 }
 
-// logs gives the files of the runs in a folder, oldest first.
+// logs returns the files of the runs in a folder, oldest first.
 func logs(t *testing.T, dir string) []string {
 	paths, err := filepath.Glob(filepath.Join(dir, "wandb", "*", "run-*.wandb"))
 	require.NoError(t, err)

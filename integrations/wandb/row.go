@@ -15,7 +15,7 @@ import (
 // pair is a value as JSON text, in which numbers that are not finite are the words NaN, Infinity and -Infinity.
 type pair struct{ name, value string }
 
-// columns gives a row of the history, and what goes into the summary besides.
+// columns returns a row of the history, and what goes into the summary besides.
 func columns(r tracker.Row, step int64, begin time.Time) (history, summary []pair) {
 	curves, figures := r.Split()
 	for name, x := range curves.Metrics() {
@@ -38,7 +38,7 @@ func columns(r tracker.Row, step int64, begin time.Time) (history, summary []pai
 // stepMetric is the x-axis of all metrics.
 const stepMetric = "train/global_step"
 
-// jsonText gives a value of JSON, or a number that is not finite.
+// jsonText returns a value of JSON, or a number that is not finite.
 func jsonText(v any) string {
 	if x, ok := v.(float64); ok {
 		switch {

@@ -142,7 +142,7 @@ func finiteJSON(text string) string {
 	return strings.NewReplacer(`:NaN`, `:"NaN"`, `:Infinity`, `:"Infinity"`, `:-Infinity`, `:"-Infinity"`).Replace(text)
 }
 
-// runSettings gives the configuration as the server has it, with the x-axis of all metrics, and with the platform, a
+// runSettings returns the configuration as the server has it, with the x-axis of all metrics, and with the platform, a
 // part of the telemetry without which the wandb library does not resume a run.
 func runSettings(settings map[string]any) string {
 	const name, glob, stepMetricIndex, options, defined, synced, platform = "1", "2", "5", "6", 3, 1, "13"

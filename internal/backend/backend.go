@@ -6,8 +6,8 @@
 // is a GPU's from the start: buffers are opaque, kernels are launched on streams and may run later, and the host sees
 // device memory through explicit copies alone.
 //
-// There are four: backend/cpu runs kernels immediately, backend/deferred runs them on another goroutine in an address
-// space of its own, backend/cuda runs them on NVIDIA's devices, and backend/meta only counts memory. backendtest.Run is
+// There are four: backend/cpu runs kernels immediately, backend/deferred runs them on another goroutine in its own
+// address space, backend/cuda runs them on NVIDIA's devices, and backend/meta only counts memory. backendtest.Run is
 // the conformance suite that the first three pass.
 package backend
 

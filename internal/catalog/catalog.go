@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package catalog lists the optimizers, learning-rate schedules, communication hooks and styles of tensor parallelism
-// that training arguments name, with the settings that each has of its own. It is plain data and the only such list:
-// package args takes choices, checks and usage texts from it, and package optim takes names, defaults and checks.
+// that training arguments name, with the settings of each. It is plain data and the only such list: package args takes
+// choices, checks and usage texts from it, and package optim takes names, defaults and checks.
 package catalog
 
 import (
@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Setting is one that an optimizer, a schedule or another choice has of its own.
+// Setting is a setting of one optimizer, schedule or other choice.
 type Setting struct {
 	Key string
 	// Default is a number (float64), a text or a boolean; nil: it follows from other values, or must be given.

@@ -339,7 +339,7 @@ func (c *checker) checkString(text []byte, ascii, escaped bool) error {
 		return c.syntax("a text that is not UTF-8")
 	}
 	if escaped && !json.Valid(text) {
-		return c.syntax(`a text with an escape that JSON does not have: want \n, \", \\, \u0041 or another of its own`)
+		return c.syntax(`a text with an escape that JSON does not have: want \n, \", \\, \u0041 or another escape of JSON`)
 	}
 	if escaped && jsontext.LoneSurrogate(text) {
 		return c.syntax(`an escape \uD800 to \uDFFF that is not half of a pair`)

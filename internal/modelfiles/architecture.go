@@ -24,7 +24,7 @@ type architecture struct {
 	// and model.layers.
 	top    map[string]string
 	layers string
-	// postNorm: a norm behind attention has a name of its own.
+	// postNorm: a norm behind attention has its own name.
 	postNorm bool
 	// inOut: matrices are [in, out] in transformers.
 	inOut bool

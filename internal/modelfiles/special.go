@@ -151,7 +151,7 @@ func tokenizerConfig(f *gguf.File) ([]byte, error) {
 		return nil, err
 	}
 	c := s.named()
-	// The class reads tokenizer.json as it is; those of families put parts of their own into it.
+	// The class reads tokenizer.json as it is; the classes of model families change parts of it.
 	c["tokenizer_class"] = "PreTrainedTokenizerFast"
 	c["clean_up_tokenization_spaces"] = false
 	c["add_bos_token"], c["add_eos_token"] = s.addBOS, s.addEOS // llama.cpp reads them

@@ -20,7 +20,7 @@ import (
 // seconds on hosts with many GPUs.
 const smiPatience = 30 * time.Second
 
-// smi asks the program nvidia-smi, each time anew.
+// smi runs the program nvidia-smi for each reading.
 type smi struct {
 	path   string
 	driver string

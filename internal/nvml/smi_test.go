@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// install puts a program nvidia-smi that is a shell script into a PATH of its own.
+// install puts a program nvidia-smi that is a shell script into its own PATH.
 func install(t *testing.T, script string) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte("#!/bin/sh\n"+script), 0o755))

@@ -42,7 +42,7 @@ type part struct {
 	next  atomic.Int64 // the first chunk that has not been handed out
 	end   int64
 	taken atomic.Bool // by a worker as its own
-	_     [40]byte    // a cache line of its own
+	_     [40]byte    // fills the cache line
 }
 
 // homes says which processor last had each part as its own. Goroutines move between threads and threads between
@@ -70,8 +70,8 @@ func (j *job) claim(number int) int {
 // failure is a panic caught on a worker.
 type failure struct{ value any }
 
-// work runs chunks until none is left: first those of a part of its own, whose number is that of the worker from here
-// on, then what others have not begun.
+// work runs chunks until none is left: first those of its own part, whose number is that of the worker from here on,
+// then what others have not begun.
 func (j *job) work(number int) {
 	worker := j.claim(number)
 	for i := range j.parts {

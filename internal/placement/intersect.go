@@ -154,7 +154,7 @@ func newAxis(p, q []Range) axis {
 	return x
 }
 
-// locate gives the numbers of element i of the crossing in both boxes, and how many from it on follow each other in
+// locate returns the numbers of element i of the crossing in both boxes, and how many from it on follow each other in
 // both.
 func (x crossing) locate(i int) (a, b, n int) {
 	n = 1

@@ -300,7 +300,7 @@ func extension(t typ, width int) func(uint64) uint64 {
 	return func(v uint64) uint64 { return uint64(int64(v<<shift)>>shift) & mask }
 }
 
-// conversion gives the function from one type's bits to another's.
+// conversion returns the function from one type's bits to another's.
 func conversion(st *statement, to, from typ) (func(uint64) uint64, error) {
 	mode, ftz, sat, relu := modeOf(st), st.has("ftz"), st.has("sat"), st.has("relu")
 	integral := slices.ContainsFunc(st.mods, func(m string) bool {

@@ -193,7 +193,7 @@ func (l *linker) decodeAtomic(st *statement) (exec, error) {
 	return op.do, nil
 }
 
-// atomicFunction gives the new value from the old one and the operands.
+// atomicFunction returns the new value from the old one and the operands.
 func atomicFunction(kind string, t typ) func(old, b, c uint64) uint64 {
 	size := t.size()
 	switch kind {

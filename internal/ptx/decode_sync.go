@@ -47,7 +47,7 @@ func (l *linker) decodeBarrier(d *decoded, st *statement) error {
 	return err
 }
 
-// barrierResult gives what writes the result of bar.red.
+// barrierResult returns what writes the result of bar.red.
 func (l *linker) barrierResult(st *statement, dst *operand) (func(w *warp, votes, zeros uint32), error) {
 	if st.has("popc") {
 		r, err := l.register(dst, 'R')

@@ -103,7 +103,7 @@ func round32(v float64, mode rounding) float32 {
 	return f32(bits)
 }
 
-// zeroSum gives the sum of two numbers that cancel the sign that the mode asks for.
+// zeroSum returns the sum of two numbers that cancel the sign that the mode asks for.
 func zeroSum(s, a, b float64, mode rounding) float64 {
 	if s == 0 && mode == down && (a != 0 || math.Signbit(a) != math.Signbit(b)) {
 		return math.Copysign(0, -1)

@@ -21,7 +21,7 @@ type integer interface {
 	~int16 | ~int32 | ~int64 | ~uint32 | ~uint64
 }
 
-// divide gives what the hardware gives for a division by zero, which PTX leaves open: all bits set.
+// divide returns what the hardware gives for a division by zero, which PTX leaves open: all bits set.
 func divide[T integer](x, y T) T {
 	if y == 0 {
 		return ^T(0)

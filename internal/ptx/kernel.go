@@ -308,7 +308,7 @@ func (b *block) guard(linear uint32, order uint64) (err error) {
 	return nil
 }
 
-// takeBlock gives a block's state that is not in use.
+// takeBlock returns a block's state that is not in use.
 func (k *Kernel) takeBlock(r *run) *block {
 	shared := k.sharedBytes
 	if k.dynamicAt >= 0 {

@@ -508,7 +508,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestStreams launches from several goroutines, each with memory of its own, while memory comes and goes.
+// TestStreams launches from several goroutines, each with its own memory, while memory comes and goes.
 func TestStreams(t *testing.T) {
 	d := newDevice(t)
 	m := parseFile(t, "math.ptx")

@@ -9,14 +9,14 @@ const (
 	golden       = 0x9E3779B97F4A7C15
 )
 
-// Key gives the key for the random numbers of one use: seed is the run's seed, path the module's dotted path (or any
+// Key returns the key for the random numbers of one use: seed is the run's seed, path the module's dotted path (or any
 // other name of the use), ordinal tells several uses at the same path apart. The value is stable for ever.
 func Key(seed uint64, path string, ordinal uint64) uint64 {
 	return hash(domainKey, seed, path, ordinal)
 }
 
-// Derive gives a key below another key, for uses that are nested: name and ordinal as in Key. Derive(k, …) never equals
-// Key(k, …) by construction but by chance of 2⁻⁶⁴.
+// Derive returns a key below another key, for uses that are nested: name and ordinal as in Key. Derive(k, …) never
+// equals Key(k, …) by construction but by chance of 2⁻⁶⁴.
 func Derive(key uint64, name string, ordinal uint64) uint64 {
 	return hash(domainDerive, key, name, ordinal)
 }

@@ -4,7 +4,7 @@ package rng
 
 import "math"
 
-// Normal32At gives the standard normal number of one element in float32.
+// Normal32At returns the standard normal number of one element in float32.
 //
 // Elements 4j … 4j+3 come from block j by the transform of Box and Muller (1958), two at a time: lanes 0 and 1 give the
 // radius and angle of elements 4j and 4j+1, lanes 2 and 3 those of 4j+2 and 4j+3; the even element is the cosine's. The
@@ -19,9 +19,9 @@ func Normal32At(key, position, element uint64) float32 {
 	return odd
 }
 
-// Normal64At gives the standard normal number of one element in float64: elements 2j and 2j+1 come from block j, whose
-// first 64 bits are the radius and whose last 64 bits the angle, with 53 bits used of each. The largest magnitude is
-// √(−2 ln 2⁻⁵⁴) ≈ 8.65.
+// Normal64At returns the standard normal number of one element in float64: elements 2j and 2j+1 come from block j,
+// whose first 64 bits are the radius and whose last 64 bits the angle, with 53 bits used of each. The largest magnitude
+// is √(−2 ln 2⁻⁵⁴) ≈ 8.65.
 func Normal64At(key, position, element uint64) float64 {
 	even, odd := normals64(At(key, position, element/2))
 	if element%2 == 0 {
@@ -92,7 +92,7 @@ func logUnit(u float64) float64 {
 	return float64(float64(e)*math.Ln2) + float64(2*s*(1+series))
 }
 
-// sincosTurn gives the sine and cosine of 2πt for t in [0, 1). The reduction to an eighth of a turn is exact, and the
+// sincosTurn returns the sine and cosine of 2πt for t in [0, 1). The reduction to an eighth of a turn is exact, and the
 // Taylor series are summed to the last place.
 func sincosTurn(t float64) (sin, cos float64) {
 	quadrant := math.Floor(t*4 + 0.5)     // nearest quarter turn

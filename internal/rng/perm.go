@@ -28,7 +28,7 @@ type Perm struct {
 	a, b  uint64
 }
 
-// NewPerm gives the permutation of 0 … n−1 that belongs to key. It panics if n is negative.
+// NewPerm returns the permutation of 0 … n−1 that belongs to key. It panics if n is negative.
 func NewPerm(key uint64, n int64) *Perm {
 	if n < 0 {
 		panic(fmt.Sprintf("rng: permutation of %d elements: want 0 or more", n))
@@ -43,7 +43,7 @@ func NewPerm(key uint64, n int64) *Perm {
 	return p
 }
 
-// shuffled gives 0 … n−1 in random order.
+// shuffled returns 0 … n−1 in random order.
 func shuffled(key uint64, n int) []uint16 {
 	table := make([]uint16, n)
 	for i := range table {
@@ -57,10 +57,10 @@ func shuffled(key uint64, n int) []uint16 {
 	return table
 }
 
-// Len gives n.
+// Len returns n.
 func (p *Perm) Len() int64 { return p.n }
 
-// At gives element i of the permutation. It panics if i is not in [0, n).
+// At returns element i of the permutation. It panics if i is not in [0, n).
 func (p *Perm) At(i int64) int64 {
 	if i < 0 || i >= p.n {
 		panic(fmt.Sprintf("rng: element %d of a permutation of %d", i, p.n))

@@ -27,7 +27,7 @@ func Philox(key uint64, c0, c1, c2, c3 uint32) Block {
 	return Block{c0, c1, c2, c3}
 }
 
-// At gives block number block of the numbers at (key, position).
+// At returns block number block of the numbers at (key, position).
 func At(key, position, block uint64) Block {
 	return Philox(key, uint32(block), uint32(block>>32), uint32(position), uint32(position>>32))
 }

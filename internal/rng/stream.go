@@ -16,10 +16,10 @@ type Stream struct {
 	block Block // the block of number drawn, valid if drawn is odd
 }
 
-// NewStream gives the stream of key, at its start.
+// NewStream returns the stream of key, at its start.
 func NewStream(key uint64) *Stream { return &Stream{key: key} }
 
-// Uint64 gives the next 64 random bits.
+// Uint64 returns the next 64 random bits.
 func (s *Stream) Uint64() uint64 {
 	if s.drawn%2 == 0 {
 		s.block = At(s.key, 0, s.drawn/2)
@@ -29,10 +29,10 @@ func (s *Stream) Uint64() uint64 {
 	return x
 }
 
-// Float64 gives the next uniform number in [0, 1), a multiple of 2⁻⁵³.
+// Float64 returns the next uniform number in [0, 1), a multiple of 2⁻⁵³.
 func (s *Stream) Float64() float64 { return Unit64(s.Uint64()) }
 
-// Int64N gives a uniform integer in [0, n) without bias, by the multiply-shift method of Lemire (Fast Random Integer
+// Int64N returns a uniform integer in [0, n) without bias, by the multiply-shift method of Lemire (Fast Random Integer
 // Generation in an Interval, 2019): the high word of x·n, rejected while the low word is below 2⁶⁴ mod n. It panics if
 // n < 1.
 func (s *Stream) Int64N(n int64) int64 {

@@ -10,22 +10,22 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
-// Uint32At gives the 32 random bits of one element.
+// Uint32At returns the 32 random bits of one element.
 func Uint32At(key, position, element uint64) uint32 {
 	return At(key, position, element/4)[element%4]
 }
 
-// Uint64At gives the 64 random bits of one element.
+// Uint64At returns the 64 random bits of one element.
 func Uint64At(key, position, element uint64) uint64 {
 	return At(key, position, element/2).Uint64(int(element % 2))
 }
 
-// Float32At gives the uniform number in [0, 1) of one element, a multiple of 2⁻²⁴.
+// Float32At returns the uniform number in [0, 1) of one element, a multiple of 2⁻²⁴.
 func Float32At(key, position, element uint64) float32 {
 	return Unit32(Uint32At(key, position, element))
 }
 
-// Float64At gives the uniform number in [0, 1) of one element, a multiple of 2⁻⁵³.
+// Float64At returns the uniform number in [0, 1) of one element, a multiple of 2⁻⁵³.
 func Float64At(key, position, element uint64) float64 {
 	return Unit64(Uint64At(key, position, element))
 }
@@ -75,8 +75,8 @@ func FillFloat64(dst []float64, key, position, first uint64) {
 	}
 }
 
-// KeepThreshold gives the integer t for which an element is kept by dropout with probability p exactly if its upper 24
-// random bits, Uint32At(…)>>8, are at least t: the same as Float32At(…) ≥ p without a conversion. It panics if p is
+// KeepThreshold returns the integer t for which an element is kept by dropout with probability p exactly if its upper
+// 24 random bits, Uint32At(…)>>8, are at least t: the same as Float32At(…) ≥ p without a conversion. It panics if p is
 // outside [0, 1].
 func KeepThreshold(p float64) uint32 {
 	if !(p >= 0 && p <= 1) {

@@ -38,7 +38,7 @@ type index struct {
 func IndexFile(base string) string { return base + ".safetensors.index.json" }
 
 // Split distributes the arrays over files of at most maxBytes bytes of elements, in the order given, as huggingface_hub
-// does: an array that is larger has a file of its own, which comes before the one that was being filled. The files are
+// does: an array that is larger has its own file, which comes before the one that was being filled. The files are
 // base.safetensors alone, without an index, or base-00001-of-0000n.safetensors and so on with the contents of
 // IndexFile(base), whose metadata is that given and total_size. maxBytes ≤ 0 means no limit.
 func Split(base string, tensors []Tensor, maxBytes int64, metadata map[string]any) (shards []Shard, indexJSON []byte,

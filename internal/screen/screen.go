@@ -26,7 +26,7 @@ type Screen struct {
 	rest          []byte // an escape sequence or character that is not complete
 }
 
-// New gives an empty screen of so many columns and rows.
+// New returns an empty screen of so many columns and rows.
 func New(width, height int) *Screen { return &Screen{width: width, height: height} }
 
 // Width is the number of columns.
@@ -158,7 +158,7 @@ func (s *Screen) Resize(width int) {
 	s.width, s.rows, s.row, s.col = width, rows, row, col
 }
 
-// Lines gives all lines, those that have left the screen too, without empty ones at the end.
+// Lines returns all lines, those that have left the screen too, without empty ones at the end.
 func (s *Screen) Lines() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +175,7 @@ func (s *Screen) Lines() []string {
 // Text is Lines as one text.
 func (s *Screen) Text() string { return strings.Join(s.Lines(), "\n") }
 
-// Broken gives the lines that were broken because they did not fit.
+// Broken returns the lines that were broken because they did not fit.
 func (s *Screen) Broken() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

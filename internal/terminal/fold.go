@@ -11,8 +11,8 @@ import (
 func Columns(text string) int { return utf8.RuneCountInString(text) }
 
 // Fold breaks a text into lines of at most width columns between its parts, or within one that is too long between
-// words. The first line begins with head, the others with indent. A single word that is too long has a line of its
-// own. A width of 0 is any.
+// words. The first line begins with head, the others with indent. A single word that is too long has its own line. A
+// width of 0 is any.
 func Fold(parts []string, between string, width int, head, indent string) []string {
 	if width == 0 {
 		return []string{head + strings.Join(parts, between)}
@@ -52,7 +52,7 @@ func Lines(text string, width int) string {
 	return strings.Join(lines, "\n")
 }
 
-// Paragraphs is Lines of a text whose lines are broken already: those of a paragraph that do not fit are filled anew.
+// Paragraphs is Lines of a text whose lines are broken already: the lines of a paragraph that do not fit are refilled.
 // A paragraph with a line that begins with a blank is a list, whose lines stay apart.
 func Paragraphs(text string, width int) string {
 	if width == 0 {
@@ -79,7 +79,7 @@ type folder struct {
 	empty  bool // nothing is in the line yet
 }
 
-// part adds a part behind a gap, or in a line of its own.
+// part adds a part behind a gap, or in its own line.
 func (f *folder) part(part, gap string) {
 	switch {
 	case f.fits(gap, part):

@@ -30,7 +30,7 @@ func TestFold(t *testing.T) {
 		terminal.Fold(facts[:2], ", ", 18, "model    ", "  ")[:3])
 }
 
-// Lines keeps the blanks of what fits; Paragraphs fills broken lines anew, and leaves lists alone.
+// Lines keeps the blanks of what fits; Paragraphs refills broken lines, and leaves lists alone.
 func TestLinesAndParagraphs(t *testing.T) {
 	const text = "a  list:\n\n  one of its\n  two\n\nthe end is\nnear, it is\n\n"
 	require.Equal(t, text, terminal.Lines(text, 0))

@@ -13,7 +13,7 @@ import (
 )
 
 // EnvColumns is the width that lines of a process may have whose output appears on a terminal although it goes into a
-// pipe: lockstep launch sets it for its ranks, and prints their lines behind a prefix of its own.
+// pipe: lockstep launch sets it for its ranks, and prints their lines behind its own prefix.
 const EnvColumns = "LOCKSTEP_COLUMNS"
 
 // Full is how many columns a line has at most on a wide terminal.
@@ -88,7 +88,7 @@ func Colour(w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("CI") == "" && os.Getenv("TERM") != "" && Moves(w)
 }
 
-// Paint gives text in a style if w has colour.
+// Paint returns text in a style if w has colour.
 func Paint(w io.Writer, s Style, text string) string {
 	if text == "" || !Colour(w) {
 		return text

@@ -51,7 +51,7 @@ func (l *fileLock) current() bool {
 
 func (l *fileLock) Exclusive() bool { return l.exclusive }
 
-// Read opens the file anew: only then a network file system asks what is in it now.
+// Read reopens the file: only then does a network file system fetch its current content.
 func (l *fileLock) Read() ([]byte, error) {
 	f, err := os.Open(l.f.Name())
 	if err != nil {

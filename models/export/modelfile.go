@@ -25,7 +25,7 @@ const mostContext = 8192
 // Modelfile is the text of a file for "ollama create": it names a file of the model, its chat template in ollama's
 // language, the tokens that end an answer, the length of the context, and how tokens are drawn, as the model's
 // generation_config.json has it. A template that could not be put into ollama's language is left out, with a comment
-// that gives the reason; ollama then looks for one of its own that resembles the template in the file.
+// that gives the reason; ollama then looks for a built-in one that resembles the template in the file.
 //
 // Format: https://github.com/ollama/ollama/blob/main/docs/modelfile.mdx.
 func (m *Model) Modelfile(file string) string {

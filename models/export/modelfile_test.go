@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models/generation"
 )
 
-var update = flag.Bool("update", false, "write testdata/modelfiles anew")
+var update = flag.Bool("update", false, "rewrite testdata/modelfiles")
 
 // templates are chat templates of the forms that there are.
 var templates = map[string]string{

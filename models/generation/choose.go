@@ -25,8 +25,8 @@ func (o *Options) choose(t *text, logits []float32) (id int, err error) {
 	}
 	best := argmax(logits)
 	if x := logits[best]; x != x || math.IsInf(float64(x), 0) {
-		return 0, fmt.Errorf("generation: no token may follow token %d: what min_new_tokens, no_repeat_ngram_size and "+
-			"processors leave has a largest logit of %g", len(t.all), x)
+		return 0, fmt.Errorf("generation: no token may follow token %d: after min_new_tokens, no_repeat_ngram_size "+
+			"and processors the largest logit is %g", len(t.all), x)
 	}
 	if o.Temperature == 0 {
 		return best, nil

@@ -81,7 +81,7 @@ func parse(text []byte) (o Options, err error) {
 		}
 	}
 	if slices.Sort(refused); len(refused) > 0 {
-		return o, fmt.Errorf("%s: want none of it, which is not built", strings.Join(refused, ", "))
+		return o, fmt.Errorf("%s: not supported: want these settings left out", strings.Join(refused, ", "))
 	}
 	o = Options{MaxNewTokens: cfg.MaxNewTokens, MinNewTokens: cfg.MinNewTokens, NoRepeatNGram: cfg.NoRepeatNGram,
 		RepetitionPenalty: cfg.RepetitionPenalty, NumReturnSequences: cfg.NumReturn, PrefillChunk: cfg.PrefillChunk}

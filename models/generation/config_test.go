@@ -38,7 +38,7 @@ func TestSaved(t *testing.T) {
 		require.Equal(t, want, got, text)
 	}
 	for text, want := range map[string]string{
-		`{"num_beams": 4, "penalty_alpha": 0.6}`:     "num_beams is 4, penalty_alpha is 0.6: want none of it",
+		`{"num_beams": 4, "penalty_alpha": 0.6}`:     "num_beams is 4, penalty_alpha is 0.6: not supported",
 		`{"eos_token_id": "x"}`:                      `eos_token_id is "x": want a token's id, or several`,
 		`{"eos_token_id": [-1]}`:                     "want ids of at least 0",
 		`{"do_sample": true, "temperature": 0}`:      "temperature is 0 and do_sample true",

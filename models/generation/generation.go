@@ -101,8 +101,8 @@ func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, 
 }
 
 // Batch continues several prompts, of any lengths, together, and returns the new tokens of each, as Generate does. A
-// text does not depend on the others: shorter prompts are padded on the left, and each text has draws of its own, of
-// which the first text's are Generate's. Only RoPE that depends on the length, dynamic and LongRoPE, has that of the
+// text does not depend on the others: shorter prompts are padded on the left, and each text has its own random numbers;
+// the first text has those of Generate. Only RoPE that depends on the length, dynamic and LongRoPE, has that of the
 // longest, as in transformers. The texts of one prompt (NumReturnSequences) follow one another.
 func Batch(ctx context.Context, c *nn.Ctx, m models.Generator, prompts [][]int, opt Options) (out [][]int, err error) {
 	if err := opt.Validate(); err != nil {

@@ -76,7 +76,7 @@ func TestParameters(t *testing.T) {
 	require.Empty(t, nn.Walk(untied).Aliases())
 	require.Equal(t, m.FLOPsPerToken(8), untied.FLOPsPerToken(8), "the head's product costs the same")
 	require.Equal(t, models.NonEmbeddingParameters(m)+cfg.VocabSize*cfg.NEmbd, models.NonEmbeddingParameters(untied),
-		"a head of its own is no embedding")
+		"a separate head is no embedding")
 	matrices := cfg.VocabSize*cfg.NEmbd + nn.NumParameters(m) - (cfg.VocabSize+cfg.NPositions)*cfg.NEmbd
 	require.EqualValues(t, 6*matrices+12*2*8*24, m.FLOPsPerToken(8))
 	inner := 40

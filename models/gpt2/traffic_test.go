@@ -14,8 +14,8 @@ import (
 )
 
 // The passes over memory that autocast adds to a step of GPT-2 124M on 16 × 1,024 tokens: residuals are added as they
-// are, norms write what products read, and their gradients read what products write. Nothing is converted by a kernel
-// of its own but weights, biases and the head's gradient.
+// are, norms write what products read, and their gradients read what products write. Only weights, biases and the
+// head's gradient are converted by separate kernels.
 func TestTrafficOfAutocast(t *testing.T) {
 	const samples, length, gigabyte = 16, 1024, 1e9
 	dev := tensor.NewMeta()

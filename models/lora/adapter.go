@@ -340,7 +340,7 @@ func (a *Adapter) swap() {
 }
 
 // Merge adds the active adapter to the model's weights, in float32: the model then computes the same without it, as
-// fast as before, and is saved as a model of its own.
+// fast as before, and is saved as an ordinary model.
 func (a *Adapter) Merge() error {
 	if !a.active {
 		return fmt.Errorf("lora: adapter %s is not active: want Activate first", a.Config.Name)

@@ -40,12 +40,12 @@ func Run(t *testing.T, config string, length int) {
 	}
 }
 
-// rig is a model with a batch on a device of its own.
+// rig is a model with a batch on its own device.
 type rig struct {
 	models.Configured
 	dev   *tensor.Device
 	batch *data.Batch
-	delay bool        // steps compute weight gradients in a pass of their own
+	delay bool        // steps compute weight gradients in a separate pass
 	cut   [][]nn.Part // the stages in which a step runs; nil: it runs the model as a whole
 }
 
@@ -98,7 +98,7 @@ func (r *rig) step(c *nn.Ctx, m models.Model) (loss float64, bits map[string][]b
 	return loss, bits
 }
 
-// forward runs each stage with the random stream of its own, as on a rank of its own.
+// forward runs each stage with its own random stream, as on its own rank.
 func (r *rig) forward(c *nn.Ctx, m models.Model) (out models.Output) {
 	if r.cut == nil {
 		return m.Forward(c, r.batch)

@@ -91,7 +91,7 @@ func (r Reference) logProbs(c *nn.Ctx, m models.Model, texts *data.Batch) (*tens
 	return out[0], nil
 }
 
-// textsOf is a batch with the two texts of each pair in rows of their own, one after the other.
+// textsOf is a batch with the two texts of each pair in separate rows, one after the other.
 func textsOf(c *nn.Ctx, b *data.Batch) (*data.Batch, error) {
 	if c.Divided() {
 		return nil, fmt.Errorf("preference: the tokens of a text are divided among ranks (cp_size): an answer is a " +

@@ -51,7 +51,7 @@ func refused(param, format string, values ...any) *apiError {
 func (e *apiError) Error() string { return e.Message }
 
 // Fail answers with an error as OpenAI's API writes it, a client's unless status is 500 or more. An error of [ReadBody]
-// has a status of its own.
+// has its own status.
 func Fail(w http.ResponseWriter, status int, err error) {
 	var e *apiError
 	if !errors.As(err, &e) {

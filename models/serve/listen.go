@@ -79,8 +79,8 @@ func hostname(host string) string {
 	return strings.Trim(host, "[]")
 }
 
-// private reports whether no site of the internet has a name: addresses, names without a domain, and those of machines
-// (RFC 6761) and networks of their own.
+// private reports whether no website can have the name: an address, a name without a domain, .localhost (RFC 6761) and
+// .internal.
 func private(name string) bool {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	return net.ParseIP(name) != nil || !strings.Contains(name, ".") || strings.HasSuffix(name, ".localhost") ||

@@ -37,7 +37,7 @@ func gemma(c *Config) spec {
 }
 
 // Gemma 3 (Gemma Team 2025), the text model: norms before and behind attention and MLP, of weights that begin at 0,
-// norms of queries and keys, and five layers with a window for each one without, with a RoPE of their own.
+// norms of queries and keys, and five layers with a window for each one without, with their own RoPE.
 func init() {
 	register("gemma3_text", family{
 		causal: "Gemma3ForCausalLM", classifier: "Gemma3TextForSequenceClassification",

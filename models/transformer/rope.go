@@ -315,7 +315,7 @@ func (r *RoPE) yarn(c *Config, frequencies []float64) float64 {
 	return scaled(1)
 }
 
-// longRoPE divides each frequency by a factor of its own, and returns the scale of cosines and sines.
+// longRoPE divides each frequency by its own factor, and returns the scale of cosines and sines.
 func (r *RoPE) longRoPE(c *Config, frequencies []float64, length int) float64 {
 	by := r.ShortFactor
 	if length > r.OriginalPositions {

@@ -105,7 +105,7 @@ func differences(t *testing.T, k Case) {
 	}
 }
 
-// parameters asks whether the layer computes with what the context gives it, in a Unit of its own.
+// parameters asks whether the layer computes with what the context gives it, in its own Unit.
 func parameters(t *testing.T, k Case) {
 	r := newRig(k, tensor.CPU(), tensor.Float32, true)
 	asked, ran := map[string]bool{}, 0

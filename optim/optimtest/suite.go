@@ -61,8 +61,8 @@ func Run(t *testing.T, k Case) {
 	}
 }
 
-// groupRates gives two groups rates of their own: a schedule's factor multiplies each, before
-// and after a save and a load, and a step has the bits of one at the rates set by hand.
+// groupRates gives two groups their own rates: a schedule's factor multiplies each, before and after a save and a load,
+// and a step has the bits of one at the rates set by hand.
 func groupRates(t *testing.T, k Case) {
 	rates := []float64{k.LR, k.LR / 64}
 	made := func() *rig {

@@ -97,8 +97,8 @@ func (f file) constrained() bool {
 	return false
 }
 
-// tree is every Go file of the main module and of bench: other folders with a go.mod of their own, testdata and those
-// that the go command passes over are left out.
+// tree is every Go file of the main module and of bench: other folders with their own go.mod, testdata and those that
+// the go command passes over are left out.
 var tree = sync.OnceValues(func() ([]file, error) {
 	var files []file
 	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {

@@ -213,7 +213,7 @@ func (c *clocks) watch(conn *net.UnixConn) error {
 	return c.answer(fds[0], &c.offset[rank%len(c.offset)])
 }
 
-// hideClock lets a program begin, and hides the vDSO from it. That is a process of its own: the kernel tells of the
+// hideClock lets a program begin, and hides the vDSO from it. That is a separate process: the kernel tells of the
 // program's stops whoever waits in the process that traces it, also os/exec, which waits for the end.
 func (c *clocks) hideClock(pid int, conn net.Conn) error {
 	cmd := exec.Command(c.self, "hide", strconv.Itoa(pid))

@@ -14,6 +14,6 @@
 // the machine. The first scenarios have each kind of fault once, the others are drawn. A scenario that fails is printed
 // with what repeats it, its folder is kept, and the exit code is 1.
 //
-// The jobs run in namespaces of their own, with their own /tmp, /dev/shm and network. Where these cannot be made, the
+// The jobs run in their own namespaces, with their own /tmp, /dev/shm and network. Where these cannot be made, the
 // summary's last lines say which kinds of faults were left out, and why. It needs Linux.
 package main

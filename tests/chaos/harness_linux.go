@@ -33,7 +33,7 @@ type harness struct {
 	want    map[int]result    // the references, by the samples of a step
 	without map[kind]string   // why a kind of fault is left out
 	no      map[layout]string // why a layout is
-	disks   bool              // jobs have file systems of their own
+	disks   bool              // jobs have their own file systems
 	known   map[string][]string
 	stopped atomic.Bool
 	began   time.Time

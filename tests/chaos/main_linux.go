@@ -69,8 +69,8 @@ func errorCode(err error) int {
 	return 0
 }
 
-// outside builds the programs and starts the harness itself, in namespaces of its own if it can. Whatever becomes of
-// it, nothing is left afterwards but the folders of failed scenarios.
+// outside builds the programs and starts the harness itself, in its own namespaces if it can. Whatever becomes of it,
+// nothing is left afterwards but the folders of failed scenarios.
 func outside() (code int, err error) {
 	o, err := readOptions(os.Getenv)
 	if err != nil {

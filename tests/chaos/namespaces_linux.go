@@ -23,8 +23,8 @@ const (
 
 type exitError = exec.ExitError
 
-// inNamespaces prepares the program in namespaces of its own for mounts, network and processes, or, where these cannot
-// be made, without. When the caller ends, the program does, and with it all that it has started.
+// inNamespaces prepares the program in its own namespaces for mounts, network and processes, or, where these cannot be
+// made, without. When the caller ends, the program does, and with it all that it has started.
 func inNamespaces(program, work string, environ []string) *exec.Cmd {
 	const flags = syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID
 	attributes := &syscall.SysProcAttr{Cloneflags: flags}

@@ -207,7 +207,7 @@ func (j *job) rendezvous() (address, port string, world string, ok bool) {
 	return "", "", "", false
 }
 
-// stranger starts clm as a rank of the job, with a token of its own, on the first host.
+// stranger starts clm as a rank of the job, with its own token, on the first host.
 func (j *job) stranger(address, port, world string) (*program, error) {
 	out := filepath.Join(j.h.dir, "stranger")
 	if err := os.MkdirAll(out, 0o755); err != nil {

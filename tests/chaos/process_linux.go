@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 )
 
-// program is a process that the harness has started, in a process group of its own.
+// program is a process that the harness has started, in its own process group.
 type program struct {
 	name    string
 	cmd     *exec.Cmd

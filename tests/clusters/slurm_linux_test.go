@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/comm/commtest"
 )
 
-// slurm is a cluster of two virtual nodes on this machine, with daemons and a key of its own.
+// slurm is a cluster of two virtual nodes on this machine, with daemons and its own key.
 type slurm struct {
 	t    *testing.T
 	dir  string

@@ -23,7 +23,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tests/internal/twohosts"
 )
 
-// hosts are two network namespaces, each with a name of its own, and what crosses the wire between them.
+// hosts are two network namespaces, each with its own name, and what crosses the wire between them.
 type hosts struct {
 	*twohosts.Hosts
 	t     testing.TB

@@ -24,7 +24,7 @@ import (
 // patience is when a test gives up on something that takes a second on an idle machine.
 const patience = 5 * time.Minute
 
-// process is a program under way, in a process group of its own as a shell would have it.
+// process is a program under way, in its own process group as a shell would have it.
 type process struct {
 	t              testing.TB
 	cmd            *exec.Cmd

@@ -76,7 +76,7 @@ func (r *repository) run(t *testing.T, dir string, words ...string) string {
 	return string(out)
 }
 
-// command runs a line of a guide with the overlay; programs run in a folder of their own.
+// command runs a line of a guide with the overlay; programs run in their own folder.
 func (r *repository) command(t *testing.T, line string) {
 	words := strings.Fields(line)
 	require.Equal(t, "go", words[0], line)

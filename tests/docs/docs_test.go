@@ -265,7 +265,7 @@ func exported(t *testing.T) map[string]map[string]bool {
 }
 
 // TestNames: a name of one of the repository's packages exists in it, between backticks or not. Blocks of code have
-// names of their own, and are compiled elsewhere.
+// their own names, and are compiled elsewhere.
 func TestNames(t *testing.T) {
 	packages, checked := exported(t), 0
 	for name, text := range documents(t) {

@@ -40,7 +40,7 @@ func load(dir string) (*models.Pretrained[languageModel], error) {
 	return models.OpenPretrained[languageModel](tensor.CPU(), dir, "a language model", models.WithSavedDType())
 }
 
-// download gives the folder of a model of the Hub, or of a folder of that name.
+// download returns the folder of a model of the Hub, or of a folder of that name.
 func download(ctx context.Context, name string) (dir string, err error) {
 	client, err := hub.FromEnvironment()
 	if err != nil {

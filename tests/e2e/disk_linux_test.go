@@ -12,9 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mounted is a command that covers the folder dir with a file system of its own, which
-// nobody else sees, with the same files unless it is read-only; runs the program there; and
-// leaves dir as the program left it there.
+// mounted is a command that covers the folder dir with its own file system, which nobody else sees, with the same files
+// unless it is read-only; runs the program there; and leaves dir as the program left it there.
 func mounted(t testing.TB, options, dir string, argv ...string) *exec.Cmd {
 	t.Helper()
 	const script = `options=$1 dir=$2; shift 2

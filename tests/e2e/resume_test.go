@@ -89,7 +89,7 @@ func TestResume(t *testing.T) {
 		"other": filepath.Join(whole, "checkpoint-15")} {
 		out := filepath.Join(dir, name)
 		r := succeed(t, tiny(t, out, "--dropout", "0.1", "--resume_from_checkpoint", from)...)
-		require.NotContains(t, r.stderr, "\nstep 5 ", "it does not begin anew")
+		require.NotContains(t, r.stderr, "\nstep 5 ", "it does not start over")
 		requireSameEnd(t, whole, out, 20)
 	}
 

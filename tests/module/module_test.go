@@ -172,7 +172,7 @@ func wantGit(t *testing.T) {
 	}
 }
 
-// TestAnotherModule follows the README in an empty folder: go get, a program that uses the API (a model of its own is
+// TestAnotherModule follows the README in an empty folder: go get, a program that uses the API (its own model is
 // trained, saved and loaded), go install.
 func TestAnotherModule(t *testing.T) {
 	wantGit(t)

@@ -82,7 +82,7 @@ func TestGPT2Logits(t *testing.T) {
 }
 
 // TestGPT2Positions compares tokens whose positions are given: a row that counts, one that is padded on the left, and
-// one whose positions begin anew.
+// one whose positions restart.
 func TestGPT2Positions(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	g, m := openGolden(t, c, "../../models/gpt2/testdata/positions.safetensors"), loadTiny(t)

@@ -22,7 +22,7 @@ const root = "../.."
 func file(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 
 // small is a module: app and its tests import lib; tool embeds a page; docs reads pages; e2e builds programs; gold
-// reads lib's golden. bench is a module of its own that is built of this one, nested one that is not.
+// reads lib's golden. bench is a separate module that is built from this one, nested one that is not.
 var small = fstest.MapFS{
 	"go.mod":                    file("module m\n\ngo 1.26\n"),
 	"LICENSE":                   file(""),

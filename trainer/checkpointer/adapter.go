@@ -37,7 +37,7 @@ func (c *Checkpointer) adapterParts(read func(p tensor.Named) ([]byte, error)) (
 	}
 	base, err := c.Adapter.Base()
 	if err != nil {
-		c.Log.Warn("a resume will not recognize the model below the adapter", "err", err)
+		c.Log.Warn("a resume cannot check the adapter's base model", "err", err)
 	}
 	about, err := checkpoint.JSONPart(models.AdapterBaseFile, base)
 	return slices.Concat(parts, []checkpoint.Part{about}, c.Beside), err
@@ -84,7 +84,7 @@ func (c *Checkpointer) checkAdapter(ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	if was.Path != now.Path {
-		c.Log.Info("the model below the adapter lies elsewhere", "checkpoint", was.Path, "now", now.Path)
+		c.Log.Info("the adapter's base model has moved", "checkpoint", was.Path, "now", now.Path)
 	}
 	return nil
 }

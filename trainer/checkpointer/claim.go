@@ -75,9 +75,10 @@ func (c *Checkpointer) makeWay() error {
 	}
 	if len(own) == 0 {
 		return Refuse("output_dir %s holds checkpoints of another program (%s), which cannot be "+
-			"resumed here: want another output_dir, and to start from their weights model_name_or_path %s; or "+
-			"overwrite_output_dir true, which renames those whose names it needs", dir, last, filepath.Join(dir, last))
+			"resumed here: want another output_dir (model_name_or_path %s starts from the weights), or "+
+			"overwrite_output_dir true, which renames the checkpoints that are in the way", dir, last,
+			filepath.Join(dir, last))
 	}
-	return Refuse("output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint last to "+
-		"go on with it, overwrite_output_dir true to start a new run, or another output_dir", dir, last)
+	return Refuse("output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint last to continue "+
+		"it, overwrite_output_dir true to start a new run, or another output_dir", dir, last)
 }

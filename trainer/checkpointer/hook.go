@@ -88,7 +88,7 @@ func (c *Checkpointer) restoreHook(ck *checkpoint.Checkpoint) (err error) {
 	}
 	const most = 1 << 20
 	if head.Ranks < 1 || head.Ranks > most || head.Steps < 0 {
-		return fmt.Errorf("%s: %d ranks and %d steps: want 1 to %d ranks and no fewer than 0 steps", hookFile,
+		return fmt.Errorf("%s: %d ranks and %d steps: want 1 to %d ranks and at least 0 steps", hookFile,
 			head.Ranks, head.Steps, most)
 	}
 	states, shared := make([]ddp.HookState, head.Ranks), map[string][]float32{}

@@ -12,8 +12,8 @@ import (
 
 // errTogether is why a checkpoint cannot be written later.
 var errTogether = errors.New("async_save: every rank writes a part of each checkpoint (fsdp_state_dict_type " +
-	"sharded_state_dict, or a ddp_comm_hook with a state), for which all wait: want false, or full_state_dict and a " +
-	"hook without a state")
+	"sharded_state_dict, or a ddp_comm_hook with a state), so training waits for it: want async_save false, or " +
+	"full_state_dict and a hook without a state")
 
 // CheckLater makes it an error if async_save cannot be had.
 func (c *Checkpointer) CheckLater() error {

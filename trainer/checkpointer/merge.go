@@ -44,7 +44,7 @@ func MergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 		return nil, err
 	}
 	if SameFolder(dir, to) || SameFolder(from, to) {
-		return nil, fmt.Errorf("%s is what the weights are read from: want another folder for the merged model", to)
+		return nil, fmt.Errorf("the weights are read from %s: want another folder for the merged model", to)
 	}
 	set, err := safetensors.OpenSet(vfs.OS, dir, models.WeightsBase)
 	if err != nil {
@@ -105,8 +105,8 @@ func requireFinite(dir string, set *safetensors.Set) error {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
 		if nonfinite, _ := dtype.Census(a.DType, data); nonfinite > 0 {
-			return fmt.Errorf("%s: %s has %d of %d elements that are NaN or infinite: the run has gone wrong: want "+
-				"an earlier checkpoint, or --allow_nonfinite (AllowNonfinite) to merge the weights all the same", dir,
+			return fmt.Errorf("%s: %s has %d of %d elements that are NaN or infinite: the run diverged: want an "+
+				"earlier checkpoint, or --allow_nonfinite (AllowNonfinite) to merge the weights anyway", dir,
 				name, nonfinite, len(data)/a.DType.Size())
 		}
 	}
@@ -136,7 +136,7 @@ func savedFolder(ctx context.Context, from string) (string, error) {
 			"adds it to its model", from, from)
 	default:
 		if _, err = vfs.OS.Stat(from); err == nil {
-			err = fmt.Errorf("%s has no weights: want a checkpoint's folder, a run's, or a saved model's", from)
+			err = fmt.Errorf("%s has no weights: want the folder of a checkpoint, a run or a saved model", from)
 		}
 	}
 	if err != nil {

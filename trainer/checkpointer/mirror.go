@@ -19,7 +19,7 @@ import (
 // chunk is how many bytes of a file travel at a time.
 const chunk = 4 << 20
 
-// mirrors reports whether each host has an output_dir of its own, into which its first rank writes what rank 0 saves.
+// mirrors reports whether each host has its own output_dir, into which its first rank writes what rank 0 saves.
 func (c *Checkpointer) mirrors() bool {
 	return c.Args.SaveOnEachNode && c.Ranks.WorldSize() > 1 && !c.OneHost
 }
@@ -88,8 +88,8 @@ func (c *Checkpointer) kept(run string) (names []string, err error) {
 	return names, err
 }
 
-var errClosed = errors.New("save_on_each_node: the other hosts got nothing, for this rank has left their group: want " +
-	"SaveModel on all ranks before Close")
+var errClosed = errors.New("save_on_each_node: the other hosts received no files, because this rank has left the " +
+	"group: want SaveModel on all ranks before Close")
 
 // mirrorFiles brings the files of a saved model to the other hosts.
 func (c *Checkpointer) mirrorFiles(ctx context.Context, to *checkpoint.Store, files []checkpoint.File,
@@ -102,7 +102,7 @@ func (c *Checkpointer) mirrorFiles(ctx context.Context, to *checkpoint.Store, fi
 			written, err := replaceModel(ctx, to, parts)
 			for i := range written {
 				if err == nil && written[i] != m.Saved.Files[i] {
-					err = fmt.Errorf("%s has other bytes than on rank 0", written[i].Name)
+					err = fmt.Errorf("%s differs from the file of rank 0", written[i].Name)
 				}
 			}
 			return err

@@ -50,7 +50,7 @@ func (c *Checkpointer) optimizerPart(ctx context.Context, all *checkpoint.Gather
 	return file
 }
 
-// gatherSteps gives all ranks the steps of all parameters. It is collective where each has those of its own alone.
+// gatherSteps gives all ranks the steps of all parameters. It is collective if each rank has only its own.
 func (c *Checkpointer) gatherSteps(ctx context.Context, mine map[string]int64) (steps map[string]int64, err error) {
 	if c.Shards == nil {
 		return mine, nil

@@ -161,16 +161,16 @@ var recordKeys = []string{"logging_strategy", "logging_steps", "eval_strategy", 
 // checkState refuses arguments under which weights or an optimizer have other tensors than the checkpoint's.
 func (c *Checkpointer) checkState(old, now *args.TrainingArguments) error {
 	if (old.EMADecay > 0) != (now.EMADecay > 0) {
-		return fmt.Errorf("it was saved with ema_decay %g, this run has %g: want both above 0, or both 0, since its "+
-			"weights are the average or have none", old.EMADecay, now.EMADecay)
+		return fmt.Errorf("it was saved with ema_decay %g, this run has %g: want both above 0 or both 0, since "+
+			"ema_decay saves the averaged weights", old.EMADecay, now.EMADecay)
 	}
 	half := false
 	nn.Walk(c.Model).EachParameter(func(_ string, p *nn.Parameter) {
 		half = half || p.RequiresGrad() && p.DType().IsHalf()
 	})
 	if half && (old.HalfUpdate == args.HalfUpdateKahan) != (now.HalfUpdate == args.HalfUpdateKahan) {
-		return fmt.Errorf("it was saved with half_update %s, this run has %s: want kahan for both or for none, since "+
-			"it keeps a compensation of each weight", old.HalfUpdate, now.HalfUpdate)
+		return fmt.Errorf("it was saved with half_update %s, this run has %s: want kahan for both or for neither, "+
+			"since only kahan saves a compensation for each weight", old.HalfUpdate, now.HalfUpdate)
 	}
 	return nil
 }
@@ -303,12 +303,12 @@ func (c *Checkpointer) keepTensors(parts int, old, a *args.TrainingArguments) er
 	switch now := a.TPParts; {
 	case now == 0 && parts > 0:
 		if a.TPParts = parts; parts%a.TPSize != 0 {
-			return fmt.Errorf("the run has %s of each sum, which tp_size %d does not divide: want a tp_size that "+
-				"does, or tp_parts %d, with which the result will differ from that of an uninterrupted run",
+			return fmt.Errorf("the run computes each sum in %s, which tp_size %d does not divide: want a tp_size "+
+				"that does, or tp_parts %d, with which the result will differ from that of an uninterrupted run",
 				quantity.Of(parts, "part"), a.TPSize, a.TPSize)
 		}
 	case max(now, 1) != max(parts, 1), parts == 0 && a.TPSize > 1:
-		c.Log.Warn("resuming with other parts of sums: the result will differ from that of an uninterrupted run", "key",
+		c.Log.Warn("resuming with a changed tp_parts: the result will differ from that of an uninterrupted run", "key",
 			"tp_parts", "checkpoint", parts, "now", now, "tp_size", a.TPSize)
 	}
 	return nil

@@ -68,7 +68,7 @@ func ofBytes(mem []byte, width, at int) (s Sum) {
 	return s
 }
 
-// ofBlock is the hash of elements with factors of their own.
+// ofBlock is the hash of elements with their own factors.
 func ofBlock(mem []byte, width int, factors []uint64) (s uint64) {
 	switch width {
 	case 4:

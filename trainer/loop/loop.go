@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package loop saves and resumes training loops that a program writes by hand over an accelerate.Accelerator: what
-// accelerate's save_state, load_state and register_for_checkpointing do. Package trainer has a loop of its own and does
-// not use it. Checkpoints are those of package checkpoint: atomic, verified, and of any number of ranks. They hold the
+// accelerate's save_state, load_state and register_for_checkpointing do. Package trainer has its own loop and does not
+// use it. Checkpoints are those of package checkpoint: atomic, verified, and of any number of ranks. They hold the
 // model, the optimizer, the loss scale of fp16, the place in the data and what the program registers.
 package loop
 
@@ -82,7 +82,7 @@ func (s *State) Register(name string, v any) error {
 		return fmt.Errorf("loop: Register %q after Load, which reads the registered values: want it before", name)
 	}
 	if kind := reflect.ValueOf(v).Kind(); kind != reflect.Pointer || reflect.ValueOf(v).IsNil() {
-		return fmt.Errorf("loop: Register %q got a %T: want a pointer that is not nil", name, v)
+		return fmt.Errorf("loop: Register %q got a %T: want a non-nil pointer", name, v)
 	}
 	if _, ok := s.registered[name]; ok {
 		return fmt.Errorf("loop: %q is registered already: want a name for each value", name)
@@ -92,7 +92,7 @@ func (s *State) Register(name string, v any) error {
 		return notJSON(name, v, err)
 	case string(text) == "{}" && reflect.TypeOf(v).Elem().Kind() == reflect.Struct &&
 		reflect.TypeOf(v).Elem().NumField() > 0:
-		return fmt.Errorf("loop: Register %q: JSON writes nothing of a %T: want exported fields, or MarshalJSON and "+
+		return fmt.Errorf("loop: Register %q: the JSON of a %T is empty: want exported fields, or MarshalJSON and "+
 			"UnmarshalJSON", name, v)
 	}
 	if s.registered == nil {
@@ -182,11 +182,11 @@ func (s *State) restore(ctx context.Context, ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	if was.MicroBatches != s.origin.MicroBatches {
-		return fmt.Errorf("a step of the run has %d micro-batches, and of this one %d: want the same "+
+		return fmt.Errorf("a step of the saved run has %d micro-batches, a step of this run %d: want the same "+
 			"global_train_batch_size and per_device_train_batch_size", was.MicroBatches, s.origin.MicroBatches)
 	}
 	if was.TensorParts != s.origin.TensorParts {
-		return fmt.Errorf("sums of the run that ranks share have %s, and of this one %d: want tp_parts %d",
+		return fmt.Errorf("the saved run computes sums that ranks share in %s, this run in %d: want tp_parts %d",
 			quantity.Of(max(1, was.TensorParts), "part"), max(1, s.origin.TensorParts), max(1, was.TensorParts))
 	}
 	if !ck.Has(registeredFile) {
@@ -220,7 +220,7 @@ func (s *State) readRegistered(ck *checkpoint.Checkpoint) error {
 	}
 	want, got := slices.Sorted(maps.Keys(s.registered)), slices.Sorted(maps.Keys(saved))
 	if !slices.Equal(want, got) {
-		return fmt.Errorf("it holds [%s], and registered are [%s]: want the same", strings.Join(got, ", "),
+		return fmt.Errorf("it has the values [%s], but [%s] are registered: want the same", strings.Join(got, ", "),
 			strings.Join(want, ", "))
 	}
 	for _, name := range want {
@@ -265,8 +265,8 @@ func (s *State) Save(ctx context.Context, step int64) (path string, err error) {
 	ctx = context.WithoutCancel(ctx)
 	registered, err := s.writeRegistered()
 	if s.Accelerator.StepPending() {
-		err = fmt.Errorf("loop: Save %d within a window, whose gradients no step has used: want it after Step, or "+
-			"after ZeroGrad, which discards them", step)
+		err = fmt.Errorf("loop: Save %d within a window, before a step has used its gradients: want it after Step, "+
+			"or after ZeroGrad, which discards them", step)
 	}
 	if err := s.together(ctx, err); err != nil {
 		return "", err
@@ -306,11 +306,11 @@ func (s *State) save(ctx context.Context, step int64, registered map[string]json
 
 // notJSON is the error of a registered value that JSON cannot write.
 func notJSON(name string, v any, err error) error {
-	return fmt.Errorf("loop: registered %q, a %T: %w: want what JSON can write, which has no NaN and no infinities",
+	return fmt.Errorf("loop: registered %q, a %T: %w: want a value that JSON can represent, without NaN and infinities",
 		name, v, err)
 }
 
-// writeRegistered gives the registered values as JSON, those of rank 0.
+// writeRegistered returns the registered values as JSON, those of rank 0.
 func (s *State) writeRegistered() (map[string]json.RawMessage, error) {
 	all := map[string]json.RawMessage{}
 	if !s.Accelerator.IsMain() {

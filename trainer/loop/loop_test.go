@@ -169,15 +169,16 @@ func TestRefused(t *testing.T) {
 	resume := arguments(dir, 2)
 	resume.GlobalTrainBatchSize, resume.ResumeFromCheckpoint = 4, "last"
 	_, err = train(t, resume, 4)
-	require.ErrorContains(t, err, "a step of the run has 4 micro-batches, and of this one 2")
+	require.ErrorContains(t, err, "a step of the saved run has 4 micro-batches, a step of this run 2")
 
 	a := arguments(dir, 1)
 	a.ResumeFromCheckpoint = filepath.Join(dir, "checkpoint-3")
 	with(t, a, func(acc *accelerate.Accelerator, state *loop.State) {
 		_, err := state.Load(t.Context())
-		require.ErrorContains(t, err, "registered.json: it holds [losses], and registered are []: want the same")
+		require.ErrorContains(t, err, "registered.json: it has the values [losses], but [] are registered: want the "+
+			"same")
 		v := 1
-		require.EqualError(t, state.Register("v", v), `loop: Register "v" got a int: want a pointer that is not nil`)
+		require.EqualError(t, state.Register("v", v), `loop: Register "v" got a int: want a non-nil pointer`)
 		require.Error(t, state.Register("v", nil))
 		require.NoError(t, state.Register("v", &v))
 		require.EqualError(t, state.Register("v", &v), `loop: "v" is registered already: want a name for each value`)
@@ -185,8 +186,8 @@ func TestRefused(t *testing.T) {
 	with(t, arguments(t.TempDir(), 1), func(_ *accelerate.Accelerator, state *loop.State) {
 		best, hidden, mean := math.Inf(-1), struct{ sum, count float64 }{1, 2}, 0.0
 		require.EqualError(t, state.Register("best", &best), `loop: registered "best", a *float64: json: unsupported `+
-			"value: -Inf: want what JSON can write, which has no NaN and no infinities")
-		require.ErrorContains(t, state.Register("hidden", &hidden), `loop: Register "hidden": JSON writes nothing of a`)
+			"value: -Inf: want a value that JSON can represent, without NaN and infinities")
+		require.ErrorContains(t, state.Register("hidden", &hidden), `loop: Register "hidden": the JSON of a`)
 		require.ErrorContains(t, state.Register("random", rand.NewPCG(1, 2)), "want exported fields, or MarshalJSON")
 		require.NoError(t, state.Register("nothing", &struct{}{}))
 		require.NoError(t, state.Register("mean", &mean))
@@ -291,7 +292,7 @@ func TestTrackersEnd(t *testing.T) {
 		require.NoError(t, err)
 		trackers, err := loop.NewTrackers(acc, a, nil)
 		require.NoError(t, err)
-		require.ErrorContains(t, trackers.Log(1, nil), "between Begin and End")
+		require.ErrorContains(t, trackers.Log(1, nil), "was called before Begin or after End")
 		require.NoError(t, trackers.End(nil))
 		require.NoError(t, trackers.Begin(0))
 		require.ErrorContains(t, trackers.Begin(0), "want End first")
@@ -301,7 +302,7 @@ func TestTrackersEnd(t *testing.T) {
 		require.Equal(t, callbacks.Record{"loss": 1.0, "step": 7}, r)
 		require.ErrorIs(t, trackers.End(cause), cause)
 		require.ErrorIs(t, trackers.End(cause), cause)
-		require.ErrorContains(t, trackers.Log(3, r), "between Begin and End")
+		require.ErrorContains(t, trackers.Log(3, r), "was called before Begin or after End")
 		require.Equal(t, "begin,log 1,log 2,"+end, strings.Join(k.did, ","))
 	}
 }
@@ -376,7 +377,7 @@ func TestSaveThatIsRefused(t *testing.T) {
 			require.NoError(t, l.accumulate(t))
 			require.True(t, l.StepPending())
 			_, err = l.state.Save(t.Context(), 1)
-			require.ErrorContains(t, err, "loop: Save 1 within a window, whose gradients no step has used: want "+
+			require.ErrorContains(t, err, "loop: Save 1 within a window, before a step has used its gradients: want "+
 				"it after Step, or after ZeroGrad")
 			require.NoError(t, l.Step(t.Context()))
 			if mean = 2; l.IsMain() {

@@ -40,7 +40,7 @@ func NewTrackers(p accelerate.Peers, a *args.TrainingArguments, model nn.Module)
 //	defer func() { err = trackers.End(err) }()
 func (t *Trackers) Begin(step int64) error {
 	if t.open {
-		return errors.New("loop: trackers begin again: want End first")
+		return errors.New("loop: Trackers.Begin was called twice: want End before the next Begin")
 	}
 	t.open = true
 	t.state.GlobalStep = step
@@ -50,7 +50,7 @@ func (t *Trackers) Begin(step int64) error {
 // Log hands a record to all trackers, which get the key step too.
 func (t *Trackers) Log(step int64, r callbacks.Record) error {
 	if !t.open {
-		return errors.New("loop: trackers log between Begin and End")
+		return errors.New("loop: Trackers.Log was called before Begin or after End: want it between them")
 	}
 	t.state.GlobalStep = step
 	own := callbacks.Record{"step": step}

@@ -126,7 +126,7 @@ func (t *Timeline) Trace(w io.Writer) error {
 	})
 }
 
-// spansOf gives the events of a rank's passes and messages in a row and the one below it.
+// spansOf returns the events of a rank's passes and messages in a row and the one below it.
 func spansOf(sim *schedule.Simulation, rank, row int, yield func(chrometrace.Event) bool) bool {
 	at := func(seconds float64) time.Duration { return time.Duration(seconds * 1e9) }
 	for i, a := range sim.Schedule.Ranks[rank] {

@@ -139,7 +139,7 @@ func stageCosts(of map[schedule.Op]total) schedule.StageCosts {
 	return c
 }
 
-// String gives the times of both steps and their idle time in per cent.
+// String returns the times of both steps and their idle time in per cent.
 func (t *Timeline) String() string {
 	return fmt.Sprintf("%s: a step of %s, %.1f %% idle; predicted %s, %.1f %% idle", t.Measured.Schedule.Name,
 		seconds(t.Measured.Time), 100*t.Measured.Idle(), seconds(t.Predicted.Time), 100*t.Predicted.Idle())

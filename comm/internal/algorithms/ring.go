@@ -93,7 +93,7 @@ func (x *exchange) ringAllReduce() error {
 	}).run()
 }
 
-// ringReduceScatter is the first half of that. The input stays as it is: partial sums lie in memory of their own.
+// ringReduceScatter is the first half of that. The input stays as it is: partial sums lie in their own memory.
 func (x *exchange) ringReduceScatter() error {
 	c, n, block := x.c, x.n, x.c.Count*x.size
 	width := chunks(block, x.r.ChunkBytes)

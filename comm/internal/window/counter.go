@@ -8,9 +8,9 @@ import (
 	"github.com/lockstep-ml/lockstep/comm"
 )
 
-// Counter is a number that one rank raises and others wait for. It has a line of its own (two, for processors that
-// fetch in pairs), may lie in memory shared by processes, and starts at zero. It wraps around; waiters are never half
-// its range behind.
+// Counter is a number that one rank raises and others wait for. It fills a cache line (two, for processors that fetch
+// in pairs), may lie in memory shared by processes, and starts at zero. It wraps around; waiters are never half its
+// range behind.
 type Counter struct {
 	n        atomic.Uint32
 	sleepers atomic.Uint32 // 1 if somebody may be parked on n

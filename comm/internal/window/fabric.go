@@ -21,8 +21,8 @@ type Fabric interface {
 	Slot(rank int) *Slot
 	Channel(from, to int) *Channel
 
-	// Stage is the memory that rank copies a buffer into if the others cannot see it; a channel has one of its own.
-	// Neither is used where Publish always succeeds. Stage has the same size for all ranks.
+	// Stage is the memory that rank copies a buffer into if the others cannot see it; each channel has one. Neither is
+	// used where Publish always succeeds. Stage has the same size for all ranks.
 	Stage(rank int) []byte
 	ChannelStage(from, to int) []byte
 

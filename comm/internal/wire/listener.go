@@ -36,7 +36,7 @@ type stranger struct {
 	source string // who is at the other end, as far as the kernel says
 }
 
-// Listen begins to accept on address (port 0 picks a free one). serve is called on a goroutine of its own for each
+// Listen begins to accept on address (port 0 picks a free one). serve is called on its own goroutine for each
 // connection that passed, and owns it.
 func Listen(address string, key *Key, serve func(net.Conn, Hello)) (*Listener, error) {
 	nl, err := net.Listen("tcp", address)

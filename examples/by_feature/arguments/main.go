@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Arguments reads every setting from flags, environment and files, beside a setting of its own. All faults are reported
-// together. HuggingFace's other arguments are known: what has no effect here is accepted with a notice, what is not
-// built is a fault.
+// Arguments reads every setting from flags, environment and files, and one setting that the program defines. All faults
+// are reported together. HuggingFace's other arguments are known: what has no effect here is accepted with a notice,
+// what is not built is a fault.
 //
 //	go run ./examples/by_feature/arguments --num_train_epochs 5 --eval_strategy epoch
 //	go run ./examples/by_feature/arguments --warmup_ratio 0.1 --torch_compile

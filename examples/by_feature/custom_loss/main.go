@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Custom_loss trains with a loss of its own in place of the model's: the absolute error,
-// which a few wild labels move less than the squared one.
+// Custom_loss trains with its own loss instead of the model's: the absolute error, which a few wild labels move less
+// than the squared one.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Metrics adds figures of its own to every evaluation, and lets one of them decide which
-// checkpoint is the best. They are one function of the predictions, on any number of ranks.
+// Metrics adds its own metrics to every evaluation, and selects the best checkpoint by one of them. They are one
+// function of the predictions, on any number of ranks.
 package main
 
 import (

@@ -48,7 +48,7 @@ func (l *LoraArguments) Check(c *args.Checker) {
 		len(l.LoraTargetModules)+len(l.LoraModulesToSave) > 0
 	c.Require(l.UsePEFT || !others, "use_peft", l.UsePEFT, "true with settings of LoRA")
 	c.Require(!l.UsePEFT || l.Adapter == "", "adapter", l.Adapter,
-		"use_peft, which makes a new adapter, or adapter, which has settings of its own")
+		"use_peft, which makes a new adapter, or adapter, which has its own settings")
 }
 
 // Attach gives a model that was loaded from a folder the adapter that is asked for, and prints what is trained; nil if

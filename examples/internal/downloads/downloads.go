@@ -132,7 +132,7 @@ func (a *HubArguments) Files(ctx context.Context, p *program.Process, d *HubData
 		if files[split] = found[named[i]]; len(files[split]) > 0 {
 			facts = append(facts, fmt.Sprintf("%s: %s", named[i], program.Count(len(files[split]), "file")))
 		} else if named[i] != split {
-			return nil, fmt.Errorf("dataset_name: %s has no split %s: want one of its own", d.DatasetName, named[i])
+			return nil, fmt.Errorf("dataset_name: %s has no split %s: want one of its splits", d.DatasetName, named[i])
 		}
 	}
 	p.Line("from the Hub", facts...)

@@ -74,8 +74,8 @@ func (a *RowArguments) Columns() (chat.Columns, error) { return chat.ParseColumn
 // ReadFunc reads the rows of files: chat.Columns.ReadRows or chat.Columns.ReadPairs.
 type ReadFunc[T any] func(columns chat.Columns, paths ...string) ([]T, error)
 
-// Open gives the rows of all files, mixed if there are probabilities. With DatasetStreaming they are read when they are
-// asked for, else now.
+// Open returns the rows of all files, mixed if there are probabilities. With DatasetStreaming they are read when they
+// are asked for, else now.
 func Open[T any](a *RowArguments, seed uint64, read ReadFunc[T]) (data.Iterable[T], error) {
 	shares, err := a.probabilities()
 	if err != nil {
@@ -102,7 +102,7 @@ func Open[T any](a *RowArguments, seed uint64, read ReadFunc[T]) (data.Iterable[
 	return data.Interleave(sets, shares, seed, a.StoppingStrategy)
 }
 
-// open gives the rows of some files.
+// open returns the rows of some files.
 func open[T any](a *RowArguments, patterns []string, seed uint64, read ReadFunc[T]) (data.Iterable[T], error) {
 	paths, err := text.Expand(patterns...)
 	if err != nil {

@@ -32,8 +32,8 @@ var opened = sync.OnceValues(func() (*tensor.Device, error) {
 
 var register = sync.OnceFunc(func() { tensor.RegisterDevice(Name, opened) })
 
-// Compare runs a program on the CPU and on the simulated GPU. That one has to compute, and all of it in kernels of its
-// own.
+// Compare runs a program on the CPU and on the simulated GPU. That one has to compute, and all of it in its own
+// kernels.
 func Compare(t *testing.T, run func(device string)) {
 	t.Helper()
 	register()

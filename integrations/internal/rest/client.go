@@ -28,7 +28,7 @@ type Client struct {
 	http    *http.Client
 }
 
-// New gives the client of the server at an address, as "https://host/path". A user and a password in the address are
+// New returns the client of the server at an address, as "https://host/path". A user and a password in the address are
 // sent as Basic authorization. The error does not repeat the address, which may have a password.
 func New(address string) (*Client, error) {
 	u, err := url.Parse(address)
@@ -50,7 +50,7 @@ func New(address string) (*Client, error) {
 	return c, nil
 }
 
-// Base gives the server's address, without a password.
+// Base returns the server's address, without a password.
 func (c *Client) Base() string { return c.base }
 
 // Basic authorizes by a user and a password.

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const secret = "s3cret-token"
 
-// client gives the client of a server that answers by its path, with a password in its address.
+// client returns the client of a server that answers by its path, with a password in its address.
 func client(t *testing.T) *rest.Client {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()

@@ -20,7 +20,7 @@ type Options struct {
 	Abandon  func()        // called when Close waits no longer, to end what the goroutine waits for; may be nil
 }
 
-// Sink does jobs on a goroutine of its own. Put and Close are for one goroutine.
+// Sink does jobs on its own goroutine. Put and Close are for one goroutine.
 type Sink struct {
 	options Options
 	jobs    chan func() error

@@ -38,7 +38,7 @@ type Reporter struct {
 	ending   sync.WaitGroup // of queues that have been closed
 }
 
-// New gives a reporter. It opens nothing before the first training or record.
+// New returns a reporter. It opens nothing before the first training or record.
 func New(o Options) *Reporter {
 	r := &Reporter{options: o, id: o.RunID, resumed: o.RunID != ""}
 	if r.id == "" {
@@ -47,7 +47,7 @@ func New(o Options) *Reporter {
 	return r
 }
 
-// newID gives eight letters and digits, as Weights & Biases names runs.
+// newID returns eight letters and digits, as Weights & Biases names runs.
 func newID() string {
 	const symbols = "abcdefghijklmnopqrstuvwxyz0123456789"
 	var random [8]byte
@@ -58,10 +58,10 @@ func newID() string {
 	return string(random[:])
 }
 
-// CallbackName gives HuggingFace's name.
+// CallbackName returns HuggingFace's name.
 func (r *Reporter) CallbackName() string { return r.options.Callback }
 
-// ExportState gives the run's ID.
+// ExportState returns the run's ID.
 func (r *Reporter) ExportState() callbacks.Exported {
 	return callbacks.Exported{Args: map[string]any{}, Attributes: map[string]any{"run_id": r.id}}
 }
@@ -169,7 +169,7 @@ func (r *Reporter) open(e *callbacks.Event) error {
 	return nil
 }
 
-// config gives the settings of the model's configuration and, over them, the arguments.
+// config returns the settings of the model's configuration and, over them, the arguments.
 func config(e *callbacks.Event) (map[string]any, error) {
 	all := map[string]any{}
 	if m, ok := e.Model.(interface{ Config() any }); ok {

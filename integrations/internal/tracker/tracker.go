@@ -31,8 +31,8 @@ type Row struct {
 	Record callbacks.Record
 }
 
-// Split gives the part of a record that is drawn as curves, and the figures of a whole run that HuggingFace's reporters
-// put into its summary.
+// Split returns the part of a record that is drawn as curves, and the figures of a whole run that HuggingFace's
+// reporters put into its summary.
 func (r Row) Split() (curves, summary callbacks.Record) {
 	curves, summary = callbacks.Record{}, callbacks.Record{}
 	for key, v := range r.Record {
@@ -58,9 +58,9 @@ const (
 	Failed
 )
 
-// Destination is the protocol of a tracker, for one run. Its methods are called one at a time, on a goroutine of their
-// own. An error means that nothing of the call took place: it is repeated later, with at least the same rows, unless
-// the error [Refused] all of it.
+// Destination is the protocol of a tracker, for one run. Its methods are called one at a time, on a separate goroutine.
+// An error means that nothing of the call took place: it is repeated later, with at least the same rows, unless the
+// error [Refused] all of it.
 type Destination interface {
 	// Begin begins or continues a run. Nothing else is called before it succeeds.
 	Begin(context.Context, Run) error

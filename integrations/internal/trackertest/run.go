@@ -33,7 +33,7 @@ type Run struct {
 	event   *callbacks.Event
 }
 
-// New gives the runs of reporters under the arguments of a test.
+// New returns the runs of reporters under the arguments of a test.
 func New(t *testing.T, a *args.TrainingArguments, reporters ...callbacks.Callback) *Run {
 	return &Run{t, callbacks.NewHandler(slog.New(slog.DiscardHandler), 0, reporters...), &callbacks.Event{Args: a,
 		State: &callbacks.State{}, Control: &callbacks.Control{}, Run: &callbacks.RunInfo{Parameters: 12}}}

@@ -200,7 +200,7 @@ func get(b []byte, dt dtype.DType) float64 {
 	panic(fmt.Sprintf("backendtest: dtype %s", dt))
 }
 
-// unravel gives the multi-index of element i of a shape.
+// unravel returns the multi-index of element i of a shape.
 func unravel(i int, shape []int) []int {
 	at := make([]int, len(shape))
 	for k := len(shape) - 1; k >= 0; k-- {

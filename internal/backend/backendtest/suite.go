@@ -4,8 +4,8 @@
 //
 // Run launches each op of package backend for every dtype it supports, over contiguous, strided, repeated, empty and
 // size-one operands, and compares with a reference that computes in float64, one element at a time, from the contract
-// in op.go alone. Memory around the outputs must stay untouched. Streams, events, faults and the allocator have tests
-// of their own.
+// in op.go alone. Memory around the outputs must stay untouched. Streams, events, faults and the allocator have their
+// own tests.
 //
 // It is not a benchmark, and it does not test gradients against finite differences: that is the tensor package's table.
 package backendtest
@@ -271,8 +271,8 @@ func samplesOf(op backend.Op) []*sample {
 	return made.samples[op]
 }
 
-// some is all of the dtypes, or in a short run those with code of their own that differs: float64 and float16 take
-// float32's and bfloat16's ways.
+// some is all of the dtypes, or in a short run those with separate code: float64 and float16 share that of float32 and
+// bfloat16.
 func (g *gen) some(dtypes []dtype.DType) []dtype.DType {
 	if !testing.Short() {
 		return dtypes

@@ -73,7 +73,7 @@ func castsFrom[S number](t *[dtype.Bool + 1][dtype.Bool + 1]block, from dtype.DT
 	t[dtype.Float16][from] = toF16[S]
 }
 
-// castsFromHalf fills the column of a half type except for float32, which has loops of its own. The rest is rare.
+// castsFromHalf fills the column of a half type except for float32, which has its own loops. The rest is rare.
 func castsFromHalf(t *[dtype.Bool + 1][dtype.Bool + 1]block, from dtype.DType, wide func(uint16) float32) {
 	t[dtype.Float64][from] = fromHalf(wide, func(f float64) float64 { return f })
 	t[dtype.BFloat16][from] = fromHalf(wide, func(f float64) dtype.BF16 { return dtype.ToBF16(float32(f)) })

@@ -13,9 +13,9 @@ import (
 // convolution is the geometry of OpConv2D and its gradients: images x [n,c,h,w], kernels [o,c,kh,kw] and results y
 // [n,o,oh,ow].
 //
-// The work is divided into pieces, each of which one worker does from its images to its results, in memory of its own:
-// it lays some rows of some images out channels last, so that vectors go over channels, multiplies, and lays the
-// results out as they are wanted. Pieces follow from the shape alone.
+// The work is divided into pieces, each of which one worker does from its images to its results, in its own memory: it
+// lays some rows of some images out channels last, so that vectors go over channels, multiplies, and lays the results
+// out as they are wanted. Pieces follow from the shape alone.
 type convolution struct {
 	n, c, o                int
 	h, w, kh, kw, oh, ow   int

@@ -70,7 +70,7 @@ const (
 // large is the class of blocks that are extents of the arena.
 const large = -2
 
-// classOf gives the smallest size class that holds n bytes, and its size.
+// classOf returns the smallest size class that holds n bytes, and its size.
 func classOf(n int) (class, size int) {
 	if n <= alignment*classesPer {
 		class = max(0, (n+alignment-1)/alignment-1)

@@ -296,7 +296,7 @@ func (g *graphs) drop() {
 	clear(g.seen)
 }
 
-// takeOld gives those that may be destroyed once the stream has done what it has now.
+// takeOld returns those that may be destroyed once the stream has done what it has now.
 func (g *graphs) takeOld() []cuda.Graph {
 	old := g.old
 	g.old = nil

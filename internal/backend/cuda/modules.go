@@ -38,7 +38,7 @@ type errNoKernel string
 
 func (e errNoKernel) Error() string { return "no kernel " + string(e) }
 
-// find gives the kernel of a name.
+// find returns the kernel of a name.
 func (m *modules) find(name string) (*function, error) {
 	m.mu.RLock()
 	f := m.functions[name]
@@ -73,7 +73,7 @@ func (m *modules) all() error {
 	return nil
 }
 
-// load gives a kernel of a family, and loads what is not loaded yet. m.mu is held.
+// load returns a kernel of a family, and loads what is not loaded yet. m.mu is held.
 func (m *modules) load(family *kernels.Family, name string) (*function, error) {
 	if f := m.functions[name]; f != nil {
 		return f, nil

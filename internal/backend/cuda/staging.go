@@ -38,7 +38,7 @@ type piece struct {
 	e          cuda.Event
 }
 
-// room gives the next n ≤ pieceBytes bytes of a ring, when the copies that used them are done.
+// room returns the next n ≤ pieceBytes bytes of a ring, when the copies that used them are done.
 func (r *ring) room(s *stream, n int) ([]byte, error) {
 	if r.mem == nil {
 		mem, err := s.d.dev.AllocHost(ringBytes)

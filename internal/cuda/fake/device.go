@@ -83,7 +83,7 @@ func (d *device) MemInfo() (free, total int64, err error) {
 	return d.driver.options.Memory - d.used, d.driver.options.Memory, d.broken
 }
 
-// Alloc gives undefined memory.
+// Alloc returns undefined memory.
 func (d *device) Alloc(n int) (cuda.Ptr, error) {
 	if err := d.uncaptured("cuMemAlloc"); err != nil {
 		return 0, err
@@ -132,7 +132,7 @@ func (d *device) drain() {
 	}
 }
 
-// AllocHost gives pinned memory.
+// AllocHost returns pinned memory.
 func (d *device) AllocHost(n int) ([]byte, error) {
 	if err := errors.Join(d.lost(), d.uncaptured("cuMemHostAlloc")); err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func (d *device) Do(f func() error) error {
 	return f()
 }
 
-// NewEvent gives an event that is done until it is recorded.
+// NewEvent returns an event that is done until it is recorded.
 func (d *device) NewEvent() (cuda.Event, error) {
 	d.alive()
 	return &event{d: d}, d.lost()
@@ -279,7 +279,7 @@ func (d *device) defined(from uint64, raw []byte) error {
 	return d.mem.Read(raw, from)
 }
 
-// Blas gives the products.
+// Blas returns the products.
 func (d *device) Blas() (cuda.Blas, error) {
 	d.loads()
 	return &blas{d}, d.lost()

@@ -27,7 +27,7 @@ func refusedConvolution(status int, format string, args ...any) error {
 // dnn computes convolutions by their definition.
 type dnn struct{ d *device }
 
-// Dnn gives the convolutions, if the machine has cuDNN.
+// Dnn returns the convolutions, if the machine has cuDNN.
 func (d *device) Dnn() (cuda.Dnn, error) {
 	if d.driver.options.NoDnn {
 		return nil, fmt.Errorf("fake: %w", cuda.ErrNotFound)

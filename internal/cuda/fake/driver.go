@@ -124,7 +124,7 @@ func (d *Driver) Version() string { return cmp.Or(d.options.Version, "fake") }
 // Devices is the number that New was told.
 func (d *Driver) Devices() (int, error) { return len(d.devices), nil }
 
-// Open gives the context of a device, which all who open it share.
+// Open returns the context of a device, which all who open it share.
 func (d *Driver) Open(i int) (cuda.Device, error) {
 	if i < 0 || i >= len(d.devices) {
 		return nil, failed("cuDeviceGet", invalidDevice, "device %d of %d", i, len(d.devices))

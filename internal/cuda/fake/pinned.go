@@ -13,7 +13,7 @@ type pinned struct {
 	pieces map[uintptr][]byte // by address
 }
 
-// alloc gives n bytes that hold no zeros.
+// alloc returns n bytes that hold no zeros.
 func (p *pinned) alloc(n int) []byte {
 	b := make([]byte, n)
 	garbage(b)

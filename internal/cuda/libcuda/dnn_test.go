@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/lacking"
 )
 
-// noDriver is why the machine has no driver; nil if it has one. Tests that load a driver of their own come later.
+// noDriver is why the machine has no driver; nil if it has one. Tests that load their own driver come later.
 var noDriver error
 
 // noCompute is the error of the machine's driver in a container without the capability compute.

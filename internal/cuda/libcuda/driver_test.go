@@ -67,7 +67,7 @@ func driverOf(t *testing.T, args ...string) (*driver, clib.Library) {
 }
 
 // TestUUIDs opens the devices of drivers that have the older function, the newer one, both, or neither. Two slices of a
-// GPU have names of their own, unless the driver has the older function alone.
+// GPU have their own names, unless the driver has the older function alone.
 func TestUUIDs(t *testing.T) {
 	name := func(kind, b string) string {
 		two := b + b

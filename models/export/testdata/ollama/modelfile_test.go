@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ollama gives the Modelfiles of models/export to ollama's own parser and templates. It is a module of its own,
+// Package ollama gives the Modelfiles of models/export to ollama's own parser and templates. It is a separate module,
 // so that ollama is no dependency of Lockstep:
 //
 //	cd models/export/testdata/ollama && go test .

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Outside is a program of another module: it trains a model of its own, saves it and loads it again.
+// Outside is a program of another module: it trains its own model, saves it and loads it again.
 package main
 
 import (
