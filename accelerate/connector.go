@@ -3,6 +3,7 @@
 package accelerate
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -367,8 +368,11 @@ var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_re
 	"dp_shard_size", "cp_size", "sp_size", "cp_strategy", "tp_size", "tp_plan", "load_best_model_at_end",
 	"gradient_checkpointing", "per_device_eval_batch_size", "prediction_loss_only"}
 
-// sameSettings names the first setting that matters and differs.
+// sameSettings names the first setting that matters and differs. Ranks mostly have the same text, which is not read.
 func sameSettings(zero, other json.RawMessage, rank int) error {
+	if bytes.Equal(zero, other) {
+		return nil
+	}
 	a, err := args.FromJSON(zero)
 	if err != nil {
 		return err
