@@ -15,10 +15,7 @@ const nowhere = -1
 // thread go first. After so many rounds of that it sleeps. Waking a thread up takes longer than most operations of a
 // training step, and its work is then done by another, which has not got the data; consecutive loops come closer
 // together than this, except for the longest stretches of a step that are not divided.
-const (
-	spins  = 20_000
-	rounds = 4
-)
+const rounds = 4
 
 // busy and gone are what a worker's mailbox holds while it works and after it has ended; nobody can be asked then.
 var busy, gone = new(job), new(job)
