@@ -28,8 +28,8 @@ import (
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// patience is how long a job that fails may take to say so on every rank.
-const patience = 5 * time.Second
+// patience is how long a job may take on a busy machine: half of the time after which ranks give up an exchange.
+const patience = 30 * time.Second
 
 // net is a model with dropout and two layers; the third is used by batches that say so.
 type net struct {
