@@ -15,7 +15,7 @@ func HuggingFace() []Known { return slices.Concat(current(), older()) }
 
 // Reasons that several names share.
 const (
-	noHub      = "uploads to the Hub; leave it out: hf upload ORG/NAME OUTPUT_DIR sends what was saved"
+	noHub      = "uploads to the Hub; leave it out: lockstep upload ORG/NAME OUTPUT_DIR sends what was saved"
 	hubReads   = "transformers too reads it only with push_to_hub"
 	ownServer  = "trackio gets runs at TRACKIO_SERVER_URL"
 	compiled   = "programs and kernels are compiled before the run"

@@ -543,8 +543,8 @@ func TestFaultsOfAllKindsAtOnce(t *testing.T) {
 		`deepspeed is "ds.json" (file x.yaml): want a readable JSON or YAML file: ds.json: file does not exist`,
 		"average_tokens_across_devices is false (flag --average_tokens_across_devices): want true: the loss is the " +
 			"mean over the terms of all ranks, never a mean of the ranks' means",
-		"push_to_hub is true (env LOCKSTEP_PUSH_TO_HUB); not built yet: uploads to the Hub; leave it out: hf upload " +
-			"ORG/NAME OUTPUT_DIR sends what was saved",
+		"push_to_hub is true (env LOCKSTEP_PUSH_TO_HUB); not built yet: uploads to the Hub; leave it out: " +
+			"lockstep upload ORG/NAME OUTPUT_DIR sends what was saved",
 		"learning_rate is -1 (flag --learning_rate): want a finite number ≥ 0",
 		"block_size is 0 (file x.yaml): want a whole number ≥ 1",
 		`report_to is "wandb" (flag --report_to): want none, all, or names from jsonl, tensorboard; wandb is in ` +

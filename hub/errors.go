@@ -3,8 +3,11 @@
 package hub
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -13,7 +16,7 @@ import (
 	"unicode"
 )
 
-// Reasons for which nothing is downloaded. Errors of this package match them by errors.Is.
+// Reasons for which nothing is downloaded or uploaded. Errors of this package match them by errors.Is.
 var (
 	ErrRepository   = errors.New("no such repository")
 	ErrRevision     = errors.New("no such revision")
@@ -26,6 +29,8 @@ var (
 	ErrOffline      = errors.New("offline")
 	ErrHash         = errors.New("wrong hash")
 	ErrSize         = errors.New("wrong size")
+	ErrConflict     = errors.New("another commit comes before")
+	ErrRefused      = errors.New("refused")
 )
 
 // fault is an error in plain words with the reason that it matches.
@@ -63,6 +68,22 @@ type question struct {
 	revision string
 	file     string // "" of one about the repository
 	tries    int    // at most; 0: as many as usual
+	upload   bool
+	creates  bool // 409: what it creates is there
+	once     bool // what failed may have been done: it is not repeated
+}
+
+// existing is the error of a server that has what it is asked to create.
+type existing struct {
+	error
+	url string // that it gives it
+}
+
+func (q question) verb() string {
+	if q.upload {
+		return "upload"
+	}
+	return "download"
 }
 
 // refusal says in plain words why a server did not answer a question as asked.
@@ -72,6 +93,11 @@ func (c *Client) refusal(q question, r *http.Response) error {
 		return c.elsewhere(q, r)
 	}
 	code, said := r.Header.Get("X-Error-Code"), printable(r.Header.Get("X-Error-Message"))
+	if q.upload {
+		if err := c.refusedUpload(q, r, said); err != nil {
+			return err
+		}
+	}
 	invalid := strings.Contains(said, "Invalid credentials")
 	switch {
 	case code == "GatedRepo":
@@ -105,6 +131,32 @@ func (c *Client) refusal(q question, r *http.Response) error {
 		at.Host, q.repo, status(r), colon(said))
 }
 
+// refusedUpload says why a server took no upload; nil: for a reason that downloads have, too.
+func (c *Client) refusedUpload(q question, r *http.Response, said string) error {
+	var body struct {
+		Error, URL string
+	}
+	if text, err := io.ReadAll(io.LimitReader(r.Body, maxToken)); err == nil {
+		_ = json.Unmarshal(text, &body) // the status says enough
+	}
+	at, said := r.Request.URL.Host, cmp.Or(said, printable(body.Error))
+	switch r.StatusCode {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return faultf(ErrUnauthorized, "%s does not permit uploads to %s%s: want a token that may write to it, of "+
+			"%s/settings/tokens, in HF_TOKEN or by \"hf auth login\"", at, q.repo, colon(said), c.Endpoint)
+	case http.StatusConflict, http.StatusPreconditionFailed:
+		if q.creates && !strings.Contains(said, "in progress") {
+			return &existing{faultf(ErrConflict, "%s has %s already%s", at, q.repo, colon(said)), body.URL}
+		}
+		return &temporary{error: faultf(ErrConflict, "%s takes no commit to %s, since another one comes before it%s: "+
+			"want to try again", at, q.repo, colon(said)), after: retryAfter(r.Header, time.Now())}
+	case http.StatusBadRequest, http.StatusPaymentRequired, http.StatusRequestEntityTooLarge,
+		http.StatusUnprocessableEntity:
+		return faultf(ErrRefused, "%s refuses the upload to %s (%s)%s", at, q.repo, status(r), colon(said))
+	}
+	return nil
+}
+
 // notThere is the reason of a repository that is missing or hidden.
 func notThere(status int, code string) error {
 	if status == http.StatusUnauthorized && code != "RepoNotFound" {
@@ -115,6 +167,10 @@ func notThere(status int, code string) error {
 
 // elsewhere is the refusal of a server that the Hub has redirected to. Its links expire, so that another may work.
 func (c *Client) elsewhere(q question, r *http.Response) error {
+	if q.upload && r.StatusCode == http.StatusForbidden {
+		return faultf(errExpired, "%s does not take %s of %s at the address that %s gave (%s)", r.Request.URL.Host,
+			q.file, q.repo, host(c.Endpoint), status(r))
+	}
 	return &temporary{error: faultf(ErrServer, "%s, where %s sends for %s of %s, answers with %s", r.Request.URL.Host,
 		host(c.Endpoint), q.file, q.repo, status(r)), after: retryAfter(r.Header, time.Now())}
 }

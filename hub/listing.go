@@ -165,21 +165,24 @@ func (c *Client) readJSON(ctx context.Context, q question, address string, into 
 			return false, err
 		}
 		defer a.Body.Close() // what was read counts
-		text, err := io.ReadAll(io.LimitReader(a.Body, maxPage+1))
-		switch {
-		case err != nil:
-			return false, c.unreachable(q, a.Request.URL, err)
-		case len(text) > maxPage:
-			return false, faultf(ErrServer, "%s answers about %s with more than %d bytes", host(c.Endpoint), q.repo,
-				maxPage)
-		}
-		if err := json.Unmarshal(text, into); err != nil {
-			return false, faultf(ErrServer, "%s answers about %s with no JSON of the Hub's API (%v): HF_ENDPOINT "+
-				"must be a "+
-				"server that has it, and no proxy may answer in its place", host(c.Endpoint), q.repo, err)
-		}
 		header = a.Header
-		return true, nil
+		return true, c.decode(q, a, into)
 	})
 	return header, err
+}
+
+// decode reads the JSON of an answer.
+func (c *Client) decode(q question, a *answer, into any) error {
+	text, err := io.ReadAll(io.LimitReader(a.Body, maxPage+1))
+	switch {
+	case err != nil:
+		return c.unreachable(q, a.Request.URL, err)
+	case len(text) > maxPage:
+		return faultf(ErrServer, "%s answers about %s with more than %d bytes", host(c.Endpoint), q.repo, maxPage)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return faultf(ErrServer, "%s answers about %s with no JSON of the Hub's API (%v): HF_ENDPOINT must be a "+
+			"server that has it, and no proxy may answer in its place", host(c.Endpoint), q.repo, err)
+	}
+	return nil
 }

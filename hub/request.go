@@ -3,6 +3,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,8 +35,22 @@ type answer struct {
 	hub http.Header // the endpoint's own answer, which names the file's hash where it redirects
 }
 
+// message is what a request has beside its address. The zero value is a GET.
+type message struct {
+	method   string // "" is GET
+	header   http.Header
+	body     func() io.Reader // gives the body for one try; nil: there is none
+	size     int64            // of the body, in bytes
+	patience time.Duration    // how long the server may be silent; 0: the client's timeout
+}
+
 // ask sends a GET request and follows redirects. The token goes to the endpoint alone. The caller closes the body.
 func (c *Client) ask(ctx context.Context, q question, address string, header http.Header) (*answer, error) {
+	return c.exchange(ctx, q, address, message{header: header})
+}
+
+// exchange sends a request and follows redirects; what has a body stays at its server.
+func (c *Client) exchange(ctx context.Context, q question, address string, m message) (*answer, error) {
 	transport, err := c.ready()
 	if err != nil {
 		return nil, err
@@ -46,7 +61,7 @@ func (c *Client) ask(ctx context.Context, q question, address string, header htt
 	}
 	a := &answer{}
 	for range maxRedirects {
-		a.Response, err = c.send(ctx, transport, at, header.Clone())
+		a.Response, err = c.send(ctx, transport, at, m)
 		if err != nil {
 			return nil, c.unreachable(q, at, err)
 		}
@@ -58,9 +73,14 @@ func (c *Client) ask(ctx context.Context, q question, address string, header htt
 			return c.checked(q, a, err)
 		}
 		_ = a.Body.Close()
+		if m.body != nil && (next.Host != at.Host || a.StatusCode != http.StatusTemporaryRedirect &&
+			a.StatusCode != http.StatusPermanentRedirect) {
+			return nil, faultf(ErrServer, "%s redirects an upload for %s to %s (%s): want 307 or 308 to the same host",
+				at.Host, q.repo, next.Host, status(a.Response))
+		}
 		at = next
-		if header != nil {
-			header.Del("If-Range") // it is of what the other address had
+		if m.header != nil {
+			m.header.Del("If-Range") // it is of what the other address had
 		}
 	}
 	return nil, faultf(ErrServer, "%s redirects more than %d times for %s", at.Host, maxRedirects, q.repo)
@@ -69,7 +89,8 @@ func (c *Client) ask(ctx context.Context, q question, address string, header htt
 // checked is the answer if it is one that the caller can read.
 func (c *Client) checked(q question, a *answer, err error) (*answer, error) {
 	switch {
-	case err == nil && (a.StatusCode == http.StatusOK || a.StatusCode == http.StatusPartialContent):
+	case err == nil && (a.StatusCode == http.StatusOK || a.StatusCode == http.StatusPartialContent ||
+		q.upload && a.StatusCode/100 == 2):
 		return a, nil
 	case err == nil && a.StatusCode == http.StatusRequestedRangeNotSatisfiable:
 		err = errRange
@@ -100,18 +121,20 @@ func redirect(q question, r *http.Response) (*url.URL, error) {
 }
 
 // send makes one request.
-func (c *Client) send(ctx context.Context, t http.RoundTripper, at *url.URL, header http.Header) (*http.Response,
-	error) {
+func (c *Client) send(ctx context.Context, t http.RoundTripper, at *url.URL, m message) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	w := &watch{limit: c.timeout(), end: func() { cancel(nil) }, ctx: ctx}
+	w := &watch{limit: cmp.Or(m.patience, c.timeout()), end: func() { cancel(nil) }, ctx: ctx}
 	w.timer = time.AfterFunc(w.limit, func() { cancel(errSilent) })
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	r, err := http.NewRequestWithContext(ctx, m.method, at.String(), nil)
 	if err != nil {
 		w.stop()
 		return nil, err
 	}
-	if header != nil {
-		r.Header = header
+	if m.header != nil {
+		r.Header = m.header.Clone()
+	}
+	if m.body != nil {
+		r.Body, r.ContentLength = io.NopCloser(&sent{m.body(), w}), m.size
 	}
 	r.Header.Set("User-Agent", c.agent())
 	r.Header.Set("Accept-Encoding", "identity") // sizes and ranges are those of the file
@@ -126,6 +149,17 @@ func (c *Client) send(ctx context.Context, t http.RoundTripper, at *url.URL, hea
 	}
 	w.body, resp.Body = resp.Body, w
 	return resp, nil
+}
+
+// sent is the body of a request. A server that takes some of it is not silent.
+type sent struct {
+	io.Reader
+	watch *watch
+}
+
+func (s *sent) Read(b []byte) (int, error) {
+	s.watch.timer.Reset(s.watch.limit)
+	return s.Reader.Read(b)
 }
 
 func (c *Client) agent() string {
@@ -217,6 +251,9 @@ func (c *Client) retry(ctx context.Context, q question, try func() (progress boo
 		if !ok {
 			return err
 		}
+		if q.once && (errors.Is(err, ErrUnreachable) || errors.Is(err, ErrServer)) {
+			return t.error
+		}
 		if progress {
 			failed = 0
 		}
@@ -231,7 +268,7 @@ func (c *Client) retry(ctx context.Context, q question, try func() (progress boo
 		if failed >= most || pause > longestWait {
 			return t.error
 		}
-		c.log().Warn("The download is tried again.", "in", pause.Round(time.Second/10), "because", t.error)
+		c.log().Warn("The "+q.verb()+" is tried again.", "in", pause.Round(time.Second/10), "because", t.error)
 		if err := c.sleep(ctx, pause); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -76,4 +77,43 @@ func TestEstimateOfTheHub(t *testing.T) {
 	code, _, stderr = output(nil, "estimate-memory", "org/tiny")
 	require.Equal(t, exitOK, code, stderr)
 	require.Empty(t, s.Requests())
+}
+
+// A folder becomes a repository; the same again changes nothing.
+func TestUpload(t *testing.T) {
+	s := startHub(t)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), []byte(strings.Repeat("x", 1<<20)), 0o644))
+	code, _, stderr := output(nil, "upload", "org/tuned", dir)
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, "needs a token")
+	t.Setenv("HF_TOKEN", "hf_x")
+	s.Token = "hf_x"
+	code, stdout, stderr := output(nil, "upload", "org/tuned", dir, "--private", "--exclude=*.bin")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "org/tuned: 2 files, 1.0 MiB sent in ")
+	require.Contains(t, stdout, s.URL+"/org/tuned/commit/")
+	require.Equal(t, "{}", s.Contents("models/org/tuned")["config.json"])
+	_, private := s.Branches("models/org/tuned")
+	require.True(t, private)
+	code, stdout, _ = output(nil, "upload", "org/tuned", dir)
+	require.Equal(t, exitOK, code)
+	require.Contains(t, stdout, "org/tuned: nothing has changed")
+	code, _, stderr = output(nil, "upload", "org/data", filepath.Join(dir, "config.json"), "/a/b.json", "--repo-type",
+		"dataset")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, "{}", s.Contents("datasets/org/data")["a/b.json"])
+
+	for want, argv := range map[string][]string{
+		"1 word: want ORG/NAME, PATH": {"org/tuned"}, "not the name of a repository": {"../x", dir},
+		`repo_type "space": want model or dataset`: {"org/tuned", dir, "--repo_type", "space"},
+	} {
+		code, _, stderr := output(nil, append([]string{"upload"}, argv...)...)
+		require.Equal(t, exitUsage, code)
+		require.Contains(t, stderr, want)
+	}
+	code, _, stderr = output(nil, "upload", "org/tuned", filepath.Join(dir, "none"))
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, "none: no such file")
 }

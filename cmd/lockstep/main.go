@@ -71,6 +71,7 @@ func commands() []command {
 		{"config", "show what a configuration file of DeepSpeed, FSDP or accelerate means here", (*program).config},
 		{"merge-weights", "merge a sharded checkpoint into a saved model", (*program).mergeWeights},
 		{"export", "write a saved model as a GGUF file, for llama.cpp and ollama", (*program).export},
+		{"upload", "send a saved model to HuggingFace's Hub", (*program).upload},
 		{"debug", "find the rank that made a job fail, from the flight records", (*program).debug},
 		{"version", "show the version", (*program).version},
 		{"help", "show this text, or the help of a command", (*program).help},

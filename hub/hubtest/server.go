@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hubtest is a small Hub for tests: the part of its API that downloads need, with a second server for large
-// files, as the real one has, and with faults where a test needs them.
+// Package hubtest is a small Hub for tests: the part of its API that downloads and uploads need, with a second server
+// for large files, as the real one has, and with faults where a test needs them.
 package hubtest
 
 import (
@@ -32,14 +32,21 @@ type Server struct {
 	Token string
 	// PageSize is how many files a page of a listing has; 0: all.
 	PageSize int
+	// PartSize is that of an upload's parts, in bytes; 0: files are sent whole.
+	PartSize int
 
 	mu       sync.Mutex
 	fault    func(w http.ResponseWriter, r *http.Request) bool
 	repos    map[string]*repo
 	requests []*http.Request
+
+	store   sync.RWMutex // of repos and objects
+	objects map[string][]byte
+	parts   map[string][]byte
+	private map[string]bool
 }
 
-// repo is a repository with one commit.
+// repo is a repository at its newest commit.
 type repo struct {
 	commit    string
 	revisions []string
@@ -76,7 +83,8 @@ func New(t testing.TB) *Server { return start(t, httptest.NewServer) }
 func NewTLS(t testing.TB) *Server { return start(t, httptest.NewTLSServer) }
 
 func start(t testing.TB, listen func(http.Handler) *httptest.Server) *Server {
-	s := &Server{repos: map[string]*repo{}}
+	s := &Server{repos: map[string]*repo{}, objects: map[string][]byte{}, parts: map[string][]byte{},
+		private: map[string]bool{}}
 	hub, files := listen(s.handler(s.hub)), listen(s.handler(s.file))
 	t.Cleanup(hub.Close)
 	t.Cleanup(files.Close)
@@ -88,17 +96,24 @@ func start(t testing.TB, listen func(http.Handler) *httptest.Server) *Server {
 
 // Add makes a repository, such as models/org/name, with the branch main and a tag v1, and returns its commit.
 func (s *Server) Add(name string, files map[string]string) string {
-	h := sha1.New()
 	r := &repo{revisions: []string{"main", "v1", "refs/pr/1"}, files: map[string][]byte{}}
-	for _, file := range slices.Sorted(maps.Keys(files)) {
-		fmt.Fprintf(h, "%s %d %s\n", file, len(files[file]), files[file])
-		r.files[file] = []byte(files[file])
+	for file, text := range files {
+		r.files[file] = []byte(text)
 	}
-	r.commit = hex.EncodeToString(h.Sum(nil))
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	r.name()
+	s.store.Lock()
+	defer s.store.Unlock()
 	s.repos[name] = r
 	return r.commit
+}
+
+// name gives the commit its name.
+func (r *repo) name() {
+	h := sha1.New()
+	for _, file := range slices.Sorted(maps.Keys(r.files)) {
+		fmt.Fprintf(h, "%s %d %s\n", file, len(r.files[file]), r.files[file])
+	}
+	r.commit = hex.EncodeToString(h.Sum(nil))
 }
 
 // Requests are those that came to both servers.
@@ -147,10 +162,17 @@ func Refuse(w http.ResponseWriter, status int, code, message string) {
 
 // hub answers as the Hub does.
 func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
-	if s.Token != "" && r.Header.Get("Authorization") != "Bearer "+s.Token {
+	signed := strings.HasPrefix(r.URL.Path, "/complete/") && r.URL.Query().Get("Signature") == "sIgNaTuRe"
+	if s.Token != "" && !signed && r.Header.Get("Authorization") != "Bearer "+s.Token {
 		Refuse(w, http.StatusUnauthorized, "", "Invalid username or password.")
 		return
 	}
+	if r.Method == http.MethodPost {
+		s.take(w, r)
+		return
+	}
+	s.store.RLock()
+	defer s.store.RUnlock()
 	parts := strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
 	for i, p := range parts {
 		parts[i], _ = url.PathUnescape(p) // what is wrong is not found
@@ -252,6 +274,12 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, at *repo, repo,
 
 // file sends a large file.
 func (s *Server) file(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPut {
+		s.put(w, r)
+		return
+	}
+	s.store.RLock()
+	defer s.store.RUnlock()
 	parts := strings.SplitN(strings.TrimPrefix(r.URL.Path, "/"), "/", 4)
 	if len(parts) < 4 || r.URL.Query().Get("Signature") != "sIgNaTuRe" || s.repos[strings.Join(parts[:3], "/")] == nil {
 		w.WriteHeader(http.StatusForbidden)

@@ -7,6 +7,7 @@ write REPO PATTERN…    downloads the files of a model that match
 read REPO PATTERN…     prints the files of a snapshot without the network, as JSON, with what scan_cache_dir finds wrong
 hold FILE              takes a lock, says so, and gives it up when its input ends
 try FILE               says whether another process has a lock
+upload REPO FOLDER     makes a repository and uploads a folder, for TestUploadRequests
 """
 import json
 import pathlib
@@ -54,6 +55,10 @@ if what == "write":
     snapshot(first, rest, False)
 elif what == "read":
     read(first, rest)
+elif what == "upload":
+    api = huggingface_hub.HfApi()
+    api.create_repo(first, exist_ok=True)
+    api.upload_folder(repo_id=first, folder_path=rest[0])
 elif what == "hold":
     hold(first)
 else:
