@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -31,9 +30,6 @@ const (
 	ExitUsage       = 2
 	ExitInterrupted = 130
 )
-
-// gcPercent is GOGC unless the environment sets it: see Memory in the package comment.
-const gcPercent = 25
 
 // Process is what a program's function gets of its process. Tests make one by hand.
 type Process struct {
@@ -65,9 +61,7 @@ func Run(f Func) (code int) {
 	if place, err := ranks.Locate(); err == nil && place.Rank > 0 { // Parse returns the error
 		p.Stdout, p.silent = io.Discard, true // rank 0 speaks for all
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	collectEarly()
 	p.log(slog.LevelWarn)
 	ctx, signals := listen(p.messages())
 	defer signals.stop()

@@ -10,9 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -30,7 +33,21 @@ const role = "PROGRAM_TEST_ROLE"
 var roles = map[string]program.Func{
 	"fail": func(context.Context, *program.Process) error { return errors.New("the disk is gone") },
 	"gogc": func(_ context.Context, p *program.Process) error {
-		fmt.Fprintln(p.Stdout, "GOGC", debug.SetGCPercent(100))
+		seen := []uint64{gogc()}
+		for _, size := range []int{20 << 20, 3 << 20, 1} {
+			live := make([]byte, size)
+			seen = append(seen, gogcOfCollections())
+			runtime.KeepAlive(live)
+		}
+		between := fmt.Sprint(seen[2])
+		if seen[2] > 25 && seen[2] < 150 {
+			between = "between"
+		}
+		fmt.Fprintln(p.Stdout, "GOGC", seen[0], seen[1], between, seen[3])
+		debug.SetGCPercent(60)
+		live := make([]byte, 20<<20)
+		fmt.Fprintln(p.Stdout, "own", gogcOfCollections())
+		runtime.KeepAlive(live)
 		return nil
 	},
 	"succeed": func(context.Context, *program.Process) error { return nil },
@@ -192,13 +209,33 @@ func TestUnknownKernels(t *testing.T) {
 	require.Contains(t, string(text), `"permanent":true`)
 }
 
-// Programs collect garbage early, unless the user says when.
+// gogc is GOGC as it is.
+func gogc() uint64 {
+	is := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	metrics.Read(is)
+	return is[0].Value.Uint64()
+}
+
+// gogcOfCollections is GOGC when many collections have found what they found before.
+func gogcOfCollections() uint64 {
+	is := gogc()
+	for same := 0; same < 20; same++ {
+		runtime.GC()
+		time.Sleep(time.Millisecond) // what follows a collection has a goroutine of its own
+		if now := gogc(); now != is {
+			is, same = now, 0
+		}
+	}
+	return is
+}
+
+// Programs collect garbage early where there is much, unless the user or the program says when.
 func TestGOGC(t *testing.T) {
-	for set, want := range map[string]string{"": "GOGC 25\n", "60": "GOGC 60\n"} {
+	for set, want := range map[string]string{"": "150 25 between 150", "20": "20 20 20 20"} {
 		cmd := command(t, "gogc")
 		cmd.Env = append(cmd.Env, "GOGC="+set)
 		_, stdout, _ := finish(t, cmd)
-		require.Equal(t, want, stdout)
+		require.Equal(t, "GOGC "+want+"\nown 60\n", stdout)
 	}
 }
 
