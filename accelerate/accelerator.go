@@ -106,7 +106,7 @@ func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l
 func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h } }
 
 // WithPrecision makes the module of a path, and all within it, compute in its own dtype: tensor.Float32,
-// tensor.BFloat16 or tensor.Float16, whatever bf16 and fp16 say. Parameters stay as they are.
+// tensor.BFloat16 or tensor.Float16, whatever bf16 and fp16 say. Parameters stay unchanged.
 func WithPrecision(module string, dt tensor.DType) Option {
 	return func(a *Accelerator) { a.own = append(a.own, precision.Module{Path: module, DType: dt}) }
 }

@@ -28,7 +28,7 @@ type ContextParallel struct {
 	Method *cp.Method
 }
 
-// method is Method, or what nil stands for.
+// method is Method, or what nil means.
 func (o *ContextParallel) method() *cp.Method { return cmp.Or(o.Method, cp.Gather) }
 
 // check is what is wrong with so many ranks along cp and tp for a model.

@@ -139,8 +139,8 @@ func (a *Accelerator) leave(whole bool) error {
 	return errors.Join(err, a.disk.Close(a.ctx.NoGrad()))
 }
 
-// Unshard ends what Prepare began: the parameters of a sharded model become whole again, on every rank, and
-// can be read and saved by each alone. It is collective. Prepare follows it before training goes on.
+// Unshard ends what Prepare began: the parameters of a sharded model become whole again, on every rank, and can be read
+// and saved by each alone. It is collective. Prepare follows it before training continues.
 func (a *Accelerator) Unshard(ctx context.Context) error {
 	if err := a.Barrier(ctx); err != nil { // a group that failed gives nothing back
 		return err

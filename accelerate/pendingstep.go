@@ -76,7 +76,7 @@ type Numbers struct {
 	LossScale  float64   // of fp16 in this step; 0 without
 	Finite     bool      // loss and norm are; else the step was left out
 	Overflow   bool      // the step was left out since the gradients were too large for fp16; the scale is halved
-	Empty      bool      // the step was left out since no rank had a loss term; the scale of fp16 stays as it is
+	Empty      bool      // the step was left out since no rank had a loss term; the scale of fp16 stays unchanged
 }
 
 // MicroBatchLosses are the sums of the loss terms of the window's micro-batches over all ranks, in their order. Call it
@@ -302,7 +302,7 @@ func (s *PendingStep) settle() {
 	}
 }
 
-// Free gives up what the step keeps on the device.
+// Free releases what the step keeps on the device.
 func (s *PendingStep) Free() {
 	if s.a.pending == s {
 		s.a.pending = nil

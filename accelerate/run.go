@@ -55,8 +55,8 @@ func RunRanks(ctx context.Context, accs []*Accelerator, body func(acc *Accelerat
 // testing.T.FailNow does.
 var errGoexit = errors.New("accelerate: the rank's goroutine ended")
 
-// runRank opens the rank, calls body, tells the others if it fails, and closes the rank. A panic is kept in
-// panicked, or goes on if that is nil.
+// runRank opens the rank, calls body, tells the others if it fails, and closes the rank. A panic is kept in panicked,
+// or continues if that is nil.
 func runRank(ctx context.Context, a *Accelerator, body func(acc *Accelerator) error, panicked *any) (err error) {
 	returned := false
 	defer func() {

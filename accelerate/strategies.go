@@ -254,7 +254,7 @@ func (a *Accelerator) exchangeWeights(ctx context.Context, eval bool, put func(*
 }
 
 // AverageState is AverageParameters that averages the optimizer's state too, so that what rank 0 saves is all that
-// there is: a run that goes on from it has the bits of the one that saved it. Of steps that ranks counted differently
+// there is: a run that continues from it has the bits of the one that saved it. Of steps that ranks counted differently
 // the most counts.
 func (a *Accelerator) AverageState(ctx context.Context) error {
 	if s := a.strategy.Averages(); s != nil {

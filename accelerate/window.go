@@ -40,8 +40,8 @@ type WindowOptions struct {
 	Loss LossFunc
 	// Sums is how many numbers beside the loss each Output has the sums of: see Numbers.Sums.
 	Sums int
-	// Between is called between two micro-batches of this rank; nil stands for nothing. In a pipeline, whose
-	// micro-batches overlap, the calls come after the last of them.
+	// Between is called between two micro-batches of this rank; nil means nothing. In a pipeline, whose micro-batches
+	// overlap, the calls come after the last of them.
 	Between func() error
 	// Figures of this rank are replaced by their sums over all ranks, beside the losses.
 	Figures []float64
@@ -75,7 +75,7 @@ func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch,
 //
 // A rank passes at most as many batches as Layout has accumulation steps. With fewer, or none, its missing gradients
 // are left out of the sum, so that ranks may run out of data at different times (see Join). It is collective; if one
-// rank fails, the others return too. After a *DataError the group goes on.
+// rank fails, the others return too. After a *DataError the group continues.
 //
 // It waits for the device, to read the losses. StartWindow does not.
 func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, o WindowOptions) (WindowLoss, error) {

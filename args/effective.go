@@ -150,8 +150,8 @@ const debugOverflow = "underflow_overflow"
 
 func (a *TrainingArguments) debugWords() []string { return strings.Fields(strings.Join(a.Debug, " ")) }
 
-// ResumePath says where to go on from: last asks for the newest checkpoint of OutputDir, path is a checkpoint's folder;
-// neither starts over. To resume from a folder of the name last, write ./last.
+// ResumePath says where to continue from: last asks for the newest checkpoint of OutputDir, path is a checkpoint's
+// folder; neither starts over. To resume from a folder of the name last, write ./last.
 func (a *TrainingArguments) ResumePath() (path string, last bool) {
 	switch a.ResumeFromCheckpoint {
 	case "", "false", "False":

@@ -64,9 +64,9 @@ type Loader struct {
 	AllowArgs bool
 	// Predicts says that the program makes predictions where do_predict is set. Otherwise do_predict is a fault.
 	Predicts bool
-	// Environ is the environment; nil stands for os.Environ.
+	// Environ is the environment; nil means os.Environ.
 	Environ func() []string
-	// ReadFile reads a config file; nil stands for reading regular files of at most a MiB.
+	// ReadFile reads a config file; nil means reading regular files of at most a MiB.
 	ReadFile func(path string) ([]byte, error)
 
 	flags    *pflag.FlagSet

@@ -157,7 +157,7 @@ func (a *TrainingArguments) checkMesh(c *Checker) {
 	}
 }
 
-// ContextChunks is how many chunks sequences are cut into: cp_chunks, or what 0 stands for. Up to 1 they are whole.
+// ContextChunks is how many chunks sequences are cut into: cp_chunks, or what 0 means. Up to 1 they are whole.
 func (a *TrainingArguments) ContextChunks() int {
 	if n := a.contextRanks(); a.CPChunks == 0 && n > 1 {
 		return 2 * n

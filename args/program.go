@@ -23,7 +23,7 @@ type Program struct {
 	Devices []string
 	// Processes is how many the job has, 0 if that is not known: Mesh is not asked then.
 	Processes int
-	// Mesh says what is wrong with the mesh of so many ranks; nil: nothing.
+	// Mesh describes what is wrong with the mesh of so many ranks; nil: nothing.
 	Mesh func(a *TrainingArguments, ranks int) error
 	// Stages is how many stages the schedule of a name, or a file, has on the ranks of a pipeline, or what is wrong
 	// with it for so many micro-batches, 0 if their number is not known. nil: nobody knows.

@@ -54,7 +54,7 @@ type NonfiniteLoss string
 
 // The policies.
 const (
-	NonfiniteSkip  NonfiniteLoss = "skip"  // leave that step's update out and go on
+	NonfiniteSkip  NonfiniteLoss = "skip"  // leave that step's update out and continue
 	NonfiniteStop  NonfiniteLoss = "stop"  // end the training as if it were finished, weights as before that step
 	NonfiniteRaise NonfiniteLoss = "raise" // return an error from Train
 )

@@ -71,7 +71,7 @@ type TrainingArguments struct {
 	NeftuneNoiseAlpha *float64 `json:"neftune_noise_alpha" resume:"fixed" usage:"noise on embeddings; none: off"`
 	// EMADecay lets evaluation, checkpoints and the saved model have an exponential moving average of the weights in
 	// place of the last ones, average ← EMADecay·average + (1 − EMADecay)·weights after each step, from the initial
-	// weights on. Training goes on with the weights themselves, which checkpoints have among the optimizer's state.
+	// weights on. Training continues with the weights themselves, which checkpoints have among the optimizer's state.
 	// 0: none.
 	EMADecay float64 `json:"ema_decay" resume:"fixed" usage:"decay of an average of the weights"`
 	// MaxGradNorm is the global L2 norm to which gradients are clipped. 0 clips
@@ -217,7 +217,7 @@ type TrainingArguments struct {
 	// 0 keeps none of them.
 	SaveKeepBest  int `json:"save_keep_best" usage:"number of checkpoints with the best metric_for_best_model to keep"`
 	SaveKeepEvery int `json:"save_keep_every" usage:"also keep checkpoints at multiples of this number of steps"`
-	// AsyncSave writes checkpoints while training goes on. A save then copies the state into the host's memory, where
+	// AsyncSave writes checkpoints while training continues. A save then copies the state into the host's memory, where
 	// it is until it is written, and waits for the one before. An error of the disk ends the run at the next step. The
 	// folder of a checkpoint appears when it is complete; the event save comes before and names the one before.
 	AsyncSave bool `json:"async_save" usage:"write checkpoints while training continues"`

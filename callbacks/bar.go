@@ -25,7 +25,7 @@ type bar struct {
 	shown    []string // the notes then
 }
 
-// newBar makes a bar of a number of units at the unit from which the work goes on.
+// newBar makes a bar of a number of units at the unit from which the work continues.
 func newBar(t *Terminal, label string, from, total int64, more ...progressbar.Option) *bar {
 	b := &bar{terminal: t, label: label}
 	cells := min(20, max(0, (t.width()-30)/2)) // the figures have the rest

@@ -324,7 +324,7 @@ func TestRunInfo(t *testing.T) {
 }
 
 // TestRemainingTime shows the share and the remaining time of what ends the run first, its steps or max_train_seconds,
-// also of a run that goes on where another ended. A step takes a second, the clock of a bubble does not wait.
+// also of a run that continues where another ended. A step takes a second, the clock of a bubble does not wait.
 func TestRemainingTime(t *testing.T) {
 	for _, c := range []struct {
 		limit, used float64 // max_train_seconds, and those of the run before

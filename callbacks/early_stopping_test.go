@@ -65,7 +65,7 @@ func TestEarlyStoppingSettings(t *testing.T) {
 		"more\nthreshold is -2: want 0 or more")
 }
 
-// The count goes on after a resume.
+// The count continues after a resume.
 func TestEarlyStoppingState(t *testing.T) {
 	a := args.Default("out")
 	evaluate := func(s *callbacks.EarlyStopping, loss float64) bool {

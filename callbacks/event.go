@@ -170,7 +170,7 @@ type Named interface {
 type Stateful interface {
 	// ExportState gives the state to save. Values must be such as JSON can hold.
 	ExportState() Exported
-	// ImportState takes up a saved state. Numbers come as float64. An error says what is wrong with it.
+	// ImportState takes up a saved state. Numbers come as float64. An error describes what is wrong with it.
 	ImportState(Exported) error
 }
 

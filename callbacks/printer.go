@@ -14,7 +14,7 @@ import (
 
 // Printer writes a run for files and pipes: a first line with what runs and where (RunInfo), every log record as a line
 // of "key value" pairs, "saved" with the path of every checkpoint, and at the end why the run stopped early, if it did.
-// A run goes on if writing fails; one warning says so.
+// A run continues if writing fails; one warning says so.
 type Printer struct {
 	Base
 	W      io.Writer // must not be nil
@@ -50,14 +50,14 @@ func (p *Printer) OnSave(e *Event) error {
 	return nil
 }
 
-// OnTrainEnd writes why the run stopped early, and for an interrupted one where to go on from.
+// OnTrainEnd writes why the run stopped early, and for an interrupted one where to continue from.
 func (p *Printer) OnTrainEnd(e *Event) error {
 	p.print(lastLines(e)...)
 	return nil
 }
 
 // lastLines says why a run stopped early; nothing if it did not. That it was interrupted, after which step and by what,
-// is the error that the run ends with: here stands where to go on from.
+// is the error that the run ends with: here stands where to continue from.
 func lastLines(e *Event) []string {
 	reason := e.Control.StopReason
 	if !reason.Early() {

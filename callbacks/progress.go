@@ -227,7 +227,8 @@ func (p *Progress) OnSave(e *Event) error {
 	return nil
 }
 
-// OnTrainEnd takes the bar away and writes why the run stopped early, and for an interrupted one where to go on from.
+// OnTrainEnd takes the bar away and writes why the run stopped early, and for an interrupted one where to continue
+// from.
 func (p *Progress) OnTrainEnd(e *Event) error {
 	_ = p.Close()
 	for _, line := range lastLines(e) {

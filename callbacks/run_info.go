@@ -27,7 +27,7 @@ type RunInfo struct {
 	Samples    int64   // in the training set, 0 if it has no length
 	Steps      int64   // optimizer steps of the whole run
 	FromStep   int64   // steps done before: those of the run that this one resumes
-	Resumed    string  // the checkpoint that the run goes on from; "" for a new run
+	Resumed    string  // the checkpoint that the run continues from; "" for a new run
 	BatchSize  int     // samples of one forward pass on one rank
 	TotalBatch int     // samples of an optimizer step, over all ranks
 	Seconds    float64 // of training that a resumed run has used of max_train_seconds
@@ -61,8 +61,8 @@ func (r RunInfo) Machine() string {
 }
 
 // Work says how much there is to do: "1.07M parameters, 54,765 samples, 800 steps of 8". Where some parameters are
-// frozen it gives how many are trained, of a resumed run the step and the checkpoint that it goes on from, and of steps
-// of several batches their size.
+// frozen it gives how many are trained, of a resumed run the step and the checkpoint that it continues from, and of
+// steps of several batches their size.
 func (r RunInfo) Work() string {
 	parameters := metric(float64(r.Parameters)) + " parameters"
 	if r.Parameters == 1 {

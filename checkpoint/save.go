@@ -179,7 +179,7 @@ func (s *Store) seal(ctx context.Context, tmp, name string, info *Info) (aside s
 
 // SetAside makes way for a new run: every checkpoint in the folder that Lockstep wrote is renamed to
 // checkpoint-<step>.replaced-<id>, under which it can be loaded and counts in Rotate, and LATEST is deleted. Folders
-// without a manifest of Lockstep stay as they are. It returns the new names.
+// without a manifest of Lockstep stay unchanged. It returns the new names.
 func (s *Store) SetAside() (renamed []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -457,7 +457,7 @@ func (sv *shardSave) catch(err *error, f func() error) (panicked *raised) {
 	return nil
 }
 
-// or is err, unless there was a panic, which goes on.
+// or is err, unless there was a panic, which continues.
 func (r *raised) or(err error) error {
 	if r != nil {
 		panic(r.value)

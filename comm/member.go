@@ -9,8 +9,8 @@ import (
 )
 
 // A rank has two numbers: that in the job, which launchers, logs and errors use, and that in its group. In a group of
-// all ranks they are the same. A list of members holds the job ranks of a group, by their numbers in it; nil stands for
-// a group of all ranks.
+// all ranks they are the same. A list of members holds the job ranks of a group, by their numbers in it; nil means a
+// group of all ranks.
 
 // jobRank is the number in the job of rank r of a group.
 func jobRank(members []int, r int) int {

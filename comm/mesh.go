@@ -36,7 +36,7 @@ func (a Axes) String() string {
 	return strings.Join(names, "×")
 }
 
-// Mesh is the number of ranks along each axis. 0 counts as 1, and −1 stands for the ranks that the other axes leave;
+// Mesh is the number of ranks along each axis. 0 counts as 1, and −1 means the ranks that the other axes leave;
 // [Mesh.Of] resolves it. It is PyTorch's DeviceMesh with fixed names. The zero value has one rank.
 type Mesh struct{ PP, DPReplicate, DPShard, CP, TP int }
 

@@ -97,8 +97,7 @@ func (w *watchdog) look(ctx context.Context) {
 	w.sayBusy(h, busy)
 }
 
-// answered says which of the silent ranks have answered; nil stands for all, since a call in which all take part has
-// ended.
+// answered says which of the silent ranks have answered; nil means all, since a call in which all take part has ended.
 func (w *watchdog) answered(answers map[int]uint64) {
 	for r, since := range w.silent {
 		if _, ok := answers[r]; ok || answers == nil {

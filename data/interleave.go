@@ -25,7 +25,7 @@ const (
 	FirstExhausted StoppingStrategy = "first_exhausted"
 	// AllExhausted restarts exhausted datasets, and ends once each was exhausted.
 	AllExhausted StoppingStrategy = "all_exhausted"
-	// AllExhaustedWithoutReplacement goes on with the others, so that each sample comes once.
+	// AllExhaustedWithoutReplacement continues with the others, so that each sample comes once.
 	AllExhaustedWithoutReplacement StoppingStrategy = "all_exhausted_without_replacement"
 )
 
@@ -237,7 +237,7 @@ func (c *interleaveCursor[T]) shut(i int) error {
 	return err
 }
 
-// interleavePlace is where a cursor goes on.
+// interleavePlace is where a cursor continues.
 type interleavePlace struct {
 	Drawn int64       `json:"drawn"`
 	Began bool        `json:"began"`

@@ -30,7 +30,7 @@ type Cursor[T any] interface {
 	Close() error
 }
 
-// Seeker is what a Cursor may implement so that a resumed run goes on at its place without reading what lies before.
+// Seeker is what a Cursor may implement so that a resumed run continues at its place without reading what lies before.
 // Other cursors are read up to it.
 type Seeker interface {
 	// Place is the place of the next sample, a short JSON value. It is asked for once per optimizer step.
@@ -83,7 +83,7 @@ type SampleReader interface {
 	Next() (any, error)
 	// Place is that of the next sample, nil if the dataset cannot go to one (see Seeker).
 	Place() (json.RawMessage, error)
-	// Skip goes on to sample number of the epoch, at a place that Place gave there, or by reading if it is nil. It is
+	// Skip continues to sample number of the epoch, at a place that Place gave there, or by reading if it is nil. It is
 	// called first, if at all. It is an error if the epoch ends before.
 	Skip(number int64, place json.RawMessage) error
 	// Close ends reading.

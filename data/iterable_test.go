@@ -126,7 +126,7 @@ func (u unopened) Open(context.Context, int64) (Cursor[number], error) {
 
 func (unopened) Fingerprint() string { return "feed" }
 
-// counter is a cursor that can be told where to go on.
+// counter is a cursor that can be told where to continue.
 type counter struct{ next, end int }
 
 func (c *counter) Next() (number, error) {

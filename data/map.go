@@ -101,7 +101,7 @@ func (c *mapCursor[T, U]) read() (err error) {
 	return err
 }
 
-// mapPlace is where a cursor goes on.
+// mapPlace is where a cursor continues.
 type mapPlace struct {
 	At    json.RawMessage `json:"at"` // of the first sample of the batch
 	Given int             `json:"given"`

@@ -142,7 +142,7 @@ func (c *shuffleCursor[T]) dropMarks() {
 	c.marks = append(c.marks[:0], c.marks[needed:]...)
 }
 
-// shufflePlace is where a cursor goes on.
+// shufflePlace is where a cursor continues.
 type shufflePlace struct {
 	Given int64           `json:"given"`
 	Read  int64           `json:"read"` // samples of the dataset

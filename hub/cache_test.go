@@ -52,7 +52,7 @@ func (m *meter) begin(_ string, total int64) hub.Meter {
 	return m
 }
 
-// An interrupt leaves what has arrived, and the next run goes on there.
+// An interrupt leaves what has arrived, and the next run continues there.
 func TestInterruptAndResume(t *testing.T) {
 	s := hubtest.New(t)
 	s.Add("models/org/tiny", tiny)

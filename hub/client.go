@@ -199,7 +199,7 @@ func withoutUser(address string) string {
 	return address
 }
 
-// idle gives up the connections.
+// idle releases the connections.
 func (c *Client) idle() {
 	if t, ok := c.transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()

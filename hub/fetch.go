@@ -29,7 +29,7 @@ const (
 	// connections is how many requests are under way at a time: the parts of a large file, or small files.
 	connections = 8
 	// chunkBytes is what one request brings of a large file. Parts wait in memory for those before them, so that what a
-	// file has is always its beginning: there a later run goes on, ours or one of huggingface_hub.
+	// file has is always its beginning: there a later run continues, ours or one of huggingface_hub.
 	chunkBytes = 8 << 20
 )
 
@@ -262,7 +262,7 @@ func (d *download) append(data []byte) error {
 	return d.refused(err)
 }
 
-// part gets the bytes from off that fill buf. What was cut off goes on where it ended.
+// part gets the bytes from off that fill buf. What was cut off continues where it ended.
 func (d *download) part(ctx context.Context, off int64, buf []byte) error {
 	q, got := d.question(), 0
 	return d.c.retry(ctx, q, func() (bool, error) {

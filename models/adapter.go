@@ -58,7 +58,7 @@ func (b AdaptedBase) Check(now AdaptedBase) error {
 		"want the same weights", b.Path, b.SHA256, now.Path, now.SHA256)
 }
 
-// CheckPrecision refuses to go on training on weights of another precision. What is not known fits.
+// CheckPrecision refuses to continue training on weights of another precision. What is not known fits.
 func (b AdaptedBase) CheckPrecision(now AdaptedBase) error {
 	if b.Precision == "" || now.Precision == "" || b.Precision == now.Precision {
 		return nil

@@ -36,7 +36,7 @@ func set(m nn.Module, name string, index int, v float64) {
 	panic(name)
 }
 
-// A model that training has ruined is no model to go on with, unless it is asked for.
+// A model that training has ruined is no model to continue with, unless it is asked for.
 func TestNonFiniteWeightsAreRefused(t *testing.T) {
 	const first, second = "transformer.wpe.weight", "transformer.h.1.mlp.c_fc.bias"
 	m := smallGPT2(t, 3, nil)

@@ -125,7 +125,7 @@ func (o *object) text() ([]byte, error) {
 }
 
 // WithKey is a JSON object, such as a generation_config.json, with another value of a key. The other keys keep their
-// places and values. An empty text stands for an empty object.
+// places and values. An empty text means an empty object.
 func WithKey(text []byte, key string, value any) ([]byte, error) {
 	if len(text) == 0 {
 		text = []byte("{}")

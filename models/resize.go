@@ -14,7 +14,7 @@ import (
 type Resizable interface {
 	TokenReader
 	// ResizeTokenEmbeddings gives the model rows for so many tokens, as transformers' resize_token_embeddings: the next
-	// multiple of padToMultipleOf, if that is not 0. A model that has as many rows, or more, stays as it is. Rows that
+	// multiple of padToMultipleOf, if that is not 0. A model that has as many rows, or more, stays unchanged. Rows that
 	// are new, those of padding included, are the mean of the rows that there were, computed in float32, so that the
 	// probabilities of the other tokens hardly change (Hewitt 2021, "Initializing New Word Embeddings for Pretrained
 	// Language Models"). With mean_resizing transformers draws them from a normal distribution around this mean, with

@@ -70,7 +70,7 @@ func WithSavedDType() LoadOption { return WithDType(tensor.Invalid) }
 
 // Deferred makes parameters that have no memory until something uses them and are read then (nn.Init.Deferred): each
 // rank of a sharded model reads one unit after the other and keeps its shards. What is wrong with a weight's values is
-// known when it is read, as an error of the run. The files must stay as they are until then.
+// known when it is read, as an error of the run. The files must stay unchanged until then.
 func Deferred() LoadOption { return func(o *loadOptions) { o.deferred = true } }
 
 // Quantized quantizes the model, see [Quantize]. It goes with float32, and not with Deferred.

@@ -17,7 +17,7 @@ func (l *ReLU) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 
 // LeakyReLU is x where x > 0 and Slope·x elsewhere, as torch.nn.LeakyReLU; see tensor.LeakyReLU.
 type LeakyReLU struct {
-	Slope float64 // 0 stands for 0.01
+	Slope float64 // 0 means 0.01
 }
 
 // Forward keeps x's shape.
@@ -29,7 +29,7 @@ func (l *LeakyReLU) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 
 // ELU is x where x > 0 and Alpha·(eˣ − 1) elsewhere, as torch.nn.ELU; see tensor.ELU.
 type ELU struct {
-	Alpha float64 // 0 stands for 1
+	Alpha float64 // 0 means 1
 }
 
 // Forward keeps x's shape.
@@ -39,8 +39,8 @@ func (l *ELU) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 
 // Softplus is ln(1 + e^(Beta·x))/Beta, and x where Beta·x > Threshold, as torch.nn.Softplus; see tensor.Softplus.
 type Softplus struct {
-	Beta      float64 // 0 stands for 1
-	Threshold float64 // 0 stands for 20
+	Beta      float64 // 0 means 1
+	Threshold float64 // 0 means 20
 }
 
 // Forward keeps x's shape.

@@ -27,11 +27,11 @@ type BatchNorm struct {
 	Momentum          float64 // the weight of the newest statistics in the running ones
 }
 
-// BatchNormConfig is the size of a BatchNorm. What is not set is as in torch.nn.BatchNorm2d.
+// BatchNormConfig is the size of a BatchNorm. Fields that are not set have the defaults of torch.nn.BatchNorm2d.
 type BatchNormConfig struct {
 	Channels int
-	Eps      float64 // 0 stands for 1e-5
-	Momentum float64 // 0 stands for 0.1
+	Eps      float64 // 0 means 1e-5
+	Momentum float64 // 0 means 0.1
 }
 
 // NewBatchNorm makes a BatchNorm with torch.nn.BatchNorm2d's initialisation. It panics unless Channels is positive.

@@ -17,7 +17,7 @@ type Conv2D struct {
 	Options tensor.Conv2DOptions
 }
 
-// Conv2DConfig is the sizes of a Conv2D. What is not set is as in torch.nn.Conv2d.
+// Conv2DConfig is the sizes of a Conv2D. Fields that are not set have the defaults of torch.nn.Conv2d.
 type Conv2DConfig struct {
 	In, Out int    // channels
 	Kernel  [2]int // rows and columns

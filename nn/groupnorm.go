@@ -18,10 +18,10 @@ type GroupNorm struct {
 	Eps    float64
 }
 
-// GroupNormConfig is the size of a GroupNorm. What is not set is as in torch.nn.GroupNorm.
+// GroupNormConfig is the size of a GroupNorm. Fields that are not set have the defaults of torch.nn.GroupNorm.
 type GroupNormConfig struct {
 	Groups, Channels int
-	Eps              float64 // 0 stands for 1e-5
+	Eps              float64 // 0 means 1e-5
 }
 
 // NewGroupNorm makes a GroupNorm with torch.nn.GroupNorm's initialisation. It panics unless Groups divides Channels.

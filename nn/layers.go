@@ -15,7 +15,7 @@ type Linear struct {
 	LoRA
 }
 
-// LinearConfig is the sizes of a Linear. What is not set is as in torch.nn.Linear.
+// LinearConfig is the sizes of a Linear. Fields that are not set have the defaults of torch.nn.Linear.
 type LinearConfig struct {
 	In, Out int
 	NoBias  bool
@@ -65,10 +65,10 @@ type Embedding struct {
 	Weight *Parameter `nn:"weight"`
 }
 
-// EmbeddingConfig is the size of an Embedding. What is not set is as in torch.nn.Embedding.
+// EmbeddingConfig is the size of an Embedding. Fields that are not set have the defaults of torch.nn.Embedding.
 type EmbeddingConfig struct {
 	Rows, Dim int
-	Std       float64 // of the normal distribution that rows are drawn from; 0 stands for 1
+	Std       float64 // of the normal distribution that rows are drawn from; 0 means 1
 }
 
 // NewEmbedding makes a table whose elements are drawn from N(0, Std²). It panics unless the sizes are positive.
@@ -94,10 +94,10 @@ type LayerNorm struct {
 	Eps    float64
 }
 
-// LayerNormConfig is the size of a LayerNorm. What is not set is as in torch.nn.LayerNorm.
+// LayerNormConfig is the size of a LayerNorm. Fields that are not set have the defaults of torch.nn.LayerNorm.
 type LayerNormConfig struct {
 	Dim int     // the size of the last dim
-	Eps float64 // 0 stands for 1e-5
+	Eps float64 // 0 means 1e-5
 }
 
 // NewLayerNorm makes a LayerNorm with weights 1 and biases 0. It panics unless Dim is positive.
@@ -131,10 +131,10 @@ type RMSNorm struct {
 	Offset float64
 }
 
-// RMSNormConfig is the size of an RMSNorm. What is not set is as in transformers' LlamaRMSNorm.
+// RMSNormConfig is the size of an RMSNorm. Fields that are not set have the defaults of transformers' LlamaRMSNorm.
 type RMSNormConfig struct {
 	Dim    int     // the size of the last dim
-	Eps    float64 // 0 stands for 1e-6
+	Eps    float64 // 0 means 1e-6
 	Offset float64 // what is added to weights: 1 in Gemma, whose weights begin at 0
 }
 

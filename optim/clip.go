@@ -46,10 +46,9 @@ func MeasureGrads(c *tensor.Ctx, dst *tensor.Tensor, params []tensor.Named, loss
 	})
 }
 
-// ClipFactor is what gradients whose joint L2 norm is norm are multiplied by so that it does
-// not exceed maxNorm: maxNorm/(norm+1e-6) if that is below one, as in
-// torch.nn.utils.clip_grad_norm_, else 1 (Pascanu et al. 2013). A maxNorm of 0 clips nothing, and
-// gradients of a norm that is not finite are left alone.
+// ClipFactor is what gradients whose joint L2 norm is norm are multiplied by so that it does not exceed maxNorm:
+// maxNorm/(norm+1e-6) if that is below one, as in torch.nn.utils.clip_grad_norm_, else 1 (Pascanu et al. 2013). A
+// maxNorm of 0 clips nothing, and gradients of a norm that is not finite stay unchanged.
 func ClipFactor(norm, maxNorm float64) float64 {
 	factor := maxNorm / (norm + 1e-6)
 	if maxNorm > 0 && factor < 1 && !math.IsInf(norm, 0) && !math.IsNaN(norm) {

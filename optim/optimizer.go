@@ -247,8 +247,8 @@ func (o *Optimizer) Params() []tensor.Named {
 // forget the factor.
 func (o *Optimizer) ScaleGrads(factor float64) { o.factor = factor }
 
-// Step updates every parameter that has a gradient: the chain turns the gradient into an
-// update u, and p ← p − lr·u. Gradients are left as they are.
+// Step updates every parameter that has a gradient: the chain turns the gradient into an update u, and p ← p − lr·u.
+// Gradients stay unchanged.
 func (o *Optimizer) Step(c *tensor.Ctx) {
 	c = c.NoGrad()
 	defer o.ScaleGrads(1)
@@ -502,7 +502,7 @@ func (o *Optimizer) badSteps(steps map[string]int64) (bad []string) {
 	return bad
 }
 
-// judge says what is wrong with a tensor of a saved state: a step would make weights of it that are not finite.
+// judge describes what is wrong with a tensor of a saved state: a step would make weights of it that are not finite.
 func judge(name string, t StateTensor, c tensor.Census) (bad []string) {
 	switch {
 	case c.NonFinite > 0:

@@ -19,11 +19,12 @@ const nameWidth = 10
 //
 //	model      gpt2 of 2 layers, width 128, 4 heads, 929,280 parameters
 //
-// On a terminal the name is bold, and a line that is too long goes on below the first fact. Facts are broken between
+// On a terminal the name is bold, and a line that is too long continues below the first fact. Facts are broken between
 // words only if they do not fit into a line. In a file a line has any length.
 func (p *Process) Line(name string, facts ...string) { WriteLine(p.Stdout, name, facts...) }
 
-// Printf prints on Stdout as fmt.Printf does. On a terminal lines that do not fit go on in the next one, between words.
+// Printf prints on Stdout as fmt.Printf does. On a terminal lines that do not fit continue in the next one, between
+// words.
 func (p *Process) Printf(format string, values ...any) {
 	fmt.Fprint(p.Stdout, terminal.Lines(fmt.Sprintf(format, values...), terminal.Width(p.Stdout)))
 }

@@ -28,7 +28,7 @@ func TestLine(t *testing.T) {
 	require.Zero(t, p.Width())
 }
 
-// Long lines go on in the next one on a terminal, and stay whole elsewhere; blanks stay.
+// Long lines continue in the next one on a terminal, and stay whole elsewhere; blanks stay.
 func TestPrintf(t *testing.T) {
 	const text = "two:    %s\n\n  %s indented and so long that it is folded\nno end"
 	tty, other, err := screen.OpenTerminal(30, 24)

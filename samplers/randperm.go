@@ -19,7 +19,7 @@ const (
 	// Torch is torch.randperm with a generator that is seeded with seed + epoch before each epoch, as in torch's
 	// DistributedSampler. A permutation of n samples takes 4·n bytes, and n steps when its epoch begins.
 	Torch
-	// TorchContinued is torch.randperm with one generator, which is seeded with the seed and goes on from epoch to
+	// TorchContinued is torch.randperm with one generator, which is seeded with the seed and continues from epoch to
 	// epoch, as one that is given to transformers' LengthGroupedSampler does. Epoch e costs n·e steps if another one
 	// was before it.
 	TorchContinued
@@ -28,7 +28,7 @@ const (
 // mostOfTorch is the number of samples from which on torch.randperm draws in another way.
 const mostOfTorch = math.MaxUint32 / 20
 
-// check says what is wrong with a generator for n samples.
+// check describes what is wrong with a generator for n samples.
 func (g Generator) check(n int64) error {
 	switch {
 	case g < Seekable || g > TorchContinued:

@@ -11,7 +11,8 @@ package samplers
 // repeated with EvenBatches, and are counted as often as they are seen. A place can be restored on any number of ranks,
 // as long as a batch begins there.
 //
-// An error tells what is wrong with the layout, or that SplitBatches is set and the ranks do not divide the batch size.
+// The error describes what is wrong with the layout, or that SplitBatches is set and the ranks do not divide the batch
+// size.
 func NewShardedStream(s Sampler, layout WindowLayout, o BatchSamplerShardOptions) (*Stream, error) {
 	stream, err := NewStream(s, layout)
 	if err != nil || layout.WorldSize == 1 {
@@ -39,7 +40,7 @@ func NewShardedStream(s Sampler, layout WindowLayout, o BatchSamplerShardOptions
 // the number. With one rank this is NewStream.
 //
 // What a rank sees depends on the number of ranks, as with NewShardedStream. A place can be restored where a round
-// begins. An error tells what is wrong with the layout, or that s is one rank's part already.
+// begins. The error describes what is wrong with the layout, or that s is one rank's part already.
 func NewDistributedStream(s Sampler, layout WindowLayout) (*Stream, error) {
 	stream, err := NewStream(s, layout)
 	if err != nil || layout.WorldSize == 1 {

@@ -80,7 +80,7 @@ func (p Steps) EpochAt(step int64) float64 {
 	return float64(epoch) + float64(within*p.PerStep)/float64(p.MicroBatches)
 }
 
-// ResumeAt returns the epoch that a run resumed after step optimizer steps goes on in, and how many of that epoch's
+// ResumeAt returns the epoch that a run resumed after step optimizer steps continues in, and how many of that epoch's
 // steps are done.
 func (p Steps) ResumeAt(step int64) (epoch, done int64) {
 	return step / p.UpdatesPerEpoch, step % p.UpdatesPerEpoch

@@ -20,7 +20,7 @@ type WindowLayout struct {
 	// ranks get one of them again, see MicroBatch.
 	Interleaved bool
 	// Replicas divides interleaved ranks into so many groups of consecutive ranks, each of which has consecutive
-	// micro-batches of the window and takes turns within them; 0 stands for 1.
+	// micro-batches of the window and takes turns within them; 0 means 1.
 	Replicas int
 }
 
@@ -99,7 +99,7 @@ type Stream struct {
 	window int64 // the window that comes next
 }
 
-// NewStream returns the stream of s at position 0. An error tells what is wrong with the layout.
+// NewStream returns the stream of s at position 0. The error describes what is wrong with the layout.
 func NewStream(s Sampler, layout WindowLayout) (*Stream, error) {
 	err := layout.Validate()
 	if err == nil && layout.WorldSize > 1 {
@@ -184,9 +184,9 @@ func (s *Stream) Place() Place {
 	return place
 }
 
-// Restore goes to a saved place, in O(1). The stream goes on exactly as the saved one would have, on any world size, as
-// long as the batch size and the number of micro-batches per window are the same. It is an error if the place was not
-// taken of this order: another seed, number of samples or fingerprint.
+// Restore goes to a saved place, in O(1). The stream continues exactly as the saved one would have, on any world size,
+// as long as the batch size and the number of micro-batches per window are the same. It is an error if the place was
+// not taken of this order: another seed, number of samples or fingerprint.
 func (s *Stream) Restore(p Place) error {
 	if err := p.check(placeAt(s.batch.sampler, 0, 0, s.Samples())); err != nil {
 		return err
@@ -219,7 +219,7 @@ func (s *Stream) SeekMicroBatch(n int64) error {
 
 // SeekSample goes to a position of the training stream, in O(1). The sample there is the first of the next window. If
 // no window of the grid begins there (batch size or window changed since the position was saved), the rest of that
-// epoch is cut into micro-batches and windows again from there on, and later epochs are as ever.
+// epoch is cut into micro-batches and windows again from there on, and later epochs are as usual.
 func (s *Stream) SeekSample(position int64) error {
 	if err := checkSeek("position", position); err != nil {
 		return err

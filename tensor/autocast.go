@@ -49,10 +49,10 @@ func PrecisionOf(op string) (Precision, bool) {
 
 // Autocast returns a context whose ops compute with float32 operands in the lower dtype dt, BFloat16 or Float16, where
 // that pays and is safe (see Precision), as torch.amp.autocast. Parameters stay float32: a copy of each in dt is made
-// when it is first used and kept until the parameter changes, and gradients of products are summed in float32 and
-// reach the parameter without having been rounded. Float64 operands are left alone. The gradient functions of ops run
-// in the dtypes that forward ran in. Float32 converts operands of half types to float32 everywhere, so that a part of
-// an autocasting model can compute in float32. Invalid ends autocasting: operands must fit each other then.
+// when it is first used and kept until the parameter changes, and gradients of products are summed in float32 and reach
+// the parameter without having been rounded. Float64 operands stay unchanged. The gradient functions of ops run in the
+// dtypes that forward ran in. Float32 converts operands of half types to float32 everywhere, so that a part of an
+// autocasting model can compute in float32. Invalid ends autocasting: operands must fit each other then.
 func (c *Ctx) Autocast(dt DType) *Ctx {
 	if dt != Invalid && dt != Float32 && !dt.IsHalf() {
 		panic(
@@ -100,7 +100,7 @@ func (c *Ctx) autocast(op string, operands ...**Tensor) {
 }
 
 // cast is autocast for operands that closures keep: taking their address would cost an allocation. It also returns the
-// context to go on with.
+// context to continue with.
 func (c *Ctx) cast(op string, x, y, z *Tensor) (plain *Ctx, _, _, _ *Tensor) {
 	c.autocast(op, &x, &y, &z)
 	return c.plain(), x, y, z

@@ -71,7 +71,7 @@ type savedRef struct {
 	ver uint32
 }
 
-// release gives up the memory, unless it is gone already.
+// release frees the memory, unless it is gone already.
 func (s savedRef) release() {
 	if s.t.st.holds(s.t.gen) {
 		s.t.st.release()
@@ -504,7 +504,7 @@ func (r *run) wantsOutput(n *Node, out int) bool {
 	return false
 }
 
-// rootGrad checks the gradient g given for root t; nil stands for one.
+// rootGrad checks the gradient g given for root t; nil means one.
 func rootGrad(c *Ctx, t, g *Tensor) *Tensor {
 	if g == nil {
 		if t.Numel() != 1 {
@@ -544,7 +544,7 @@ func (r *run) checkSaved(n *Node) {
 	r.checkUnchanged(n, n.saved)
 }
 
-// checkUnchanged refuses to go on when what was saved for n's gradient is not there as it was.
+// checkUnchanged refuses to continue when what was saved for n's gradient is not there as it was.
 func (r *run) checkUnchanged(n *Node, saved []savedRef) {
 	for _, s := range saved {
 		s.t.check(r.c, "Backward")

@@ -22,7 +22,7 @@ type PartedSum struct {
 	// Parts is how many parts this rank has, at least 1.
 	Parts int
 	// Fused is how many matrices lie one after the other in the outputs of a colwise layer, such as those of queries,
-	// keys and values. Each is cut into Parts; 0 stands for 1.
+	// keys and values. Each is cut into Parts; 0 means 1.
 	Fused int
 	// Vocabulary says which tokens this rank has, of a table of embeddings, and of a colwise layer that scores tokens,
 	// whose outputs' features they are: for Embedding and LinearCrossEntropy, and for a Linear whose features do not

@@ -109,7 +109,7 @@ func (c *Ctx) leave(out []*Tensor) {
 	s.dropNodes()
 }
 
-// dropNodes gives up the graph recorded in the scope, and what it saved.
+// dropNodes releases the graph recorded in the scope, and what it saved.
 func (s *scope) dropNodes() {
 	for _, n := range s.nodes {
 		n.drop()

@@ -23,7 +23,7 @@ func (c *Ctx) wantAlone(op string) {
 
 // If returns a context whose writes in place happen only if flag, one element of float64 on the device, is not 0 when
 // the device comes to them: CopyInto, FillInto, AddInto, AxpbyInto, ScaleInto, ScaleByInto, StochasticRoundInto,
-// AdamMoments and AdamW. All other ops run as ever. A nil flag ends it. See Device.StepsAlone.
+// AdamMoments and AdamW. All other ops run as usual. A nil flag ends it. See Device.StepsAlone.
 func (c *Ctx) If(flag *Tensor) *Ctx {
 	if flag != nil {
 		c.wantNumbers("If", flag, 1)

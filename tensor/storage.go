@@ -94,7 +94,7 @@ func (s *storage) free() {
 // holds reports whether the storage is still that of a tensor of generation gen: its memory is here, or away.
 func (s *storage) holds(gen uint32) bool { return (s.buf != nil || s.away > 0) && s.gen == gen }
 
-// Unload gives up the memory of t until Reload brings it back, so that weights need it only while they are used. t and
+// Unload releases the memory of t until Reload brings it back, so that weights need it only while they are used. t and
 // its views stay what they are: graphs that saved them keep them, and their version does not change. Until then using
 // them panics. t must not belong to a Scope, and holds more than nothing.
 func (t *Tensor) Unload() {
@@ -171,7 +171,7 @@ func (t *Tensor) OnMissing(bring func()) {
 	}
 }
 
-// Defer gives up the memory of t until something uses it. Then fill makes its elements, as often as t is unloaded and
+// Defer releases the memory of t until something uses it. Then fill makes its elements, as often as t is unloaded and
 // used: a tensor of t's shape and dtype that nothing else refers to, outside of every Scope. t holds more than nothing
 // and belongs to no Scope; one goroutine uses it first. A tensor that is deferred, or unloaded, gets another fill.
 func (t *Tensor) Defer(fill func(c *Ctx) *Tensor) {

@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-ml/lockstep/checkpoint"
 )
 
-// background is a checkpoint that is written while training goes on (async_save).
+// background is a checkpoint that is written while training continues (async_save).
 type background struct {
 	step int64
 	done chan struct{}

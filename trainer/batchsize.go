@@ -38,7 +38,7 @@ func (r *run) passes(w *feed.Window, dataErr error, stats *callbacks.StepStats) 
 
 // shrink goes back to the window whose passes ran out of memory and cuts the training stream from there on into smaller
 // micro-batches: half as many samples in each, or the next smaller number that divides it, and accordingly more of them
-// in a step. Steps, schedule and optimizer stay as they are. All ranks call it.
+// in a step. Steps, schedule and optimizer stay unchanged. All ranks call it.
 func (r *run) shrink(cause error) error {
 	a, from := r.args, r.args.PerDeviceTrainBatchSize
 	if from == 1 {

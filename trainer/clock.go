@@ -15,7 +15,7 @@ type clock struct {
 }
 
 // start sets when the time is up for a run that has trained for some seconds already. One that was interrupted has what
-// is left of its time. One whose time was up gets as much again, so that it goes on when it is resumed.
+// is left of its time. One whose time was up gets as much again, so that it continues when it is resumed.
 func (t *clock) start(limit, spent float64) (again bool) {
 	switch {
 	case limit == 0 || limit > spent:
@@ -28,7 +28,7 @@ func (t *clock) start(limit, spent float64) (again bool) {
 	return again
 }
 
-// startClock starts or goes on with the time that the arguments give the run.
+// startClock starts or continues with the time that the arguments give the run.
 func (r *run) startClock() {
 	spent := r.progress.Seconds
 	if again := r.progress.Time.start(r.args.MaxTrainSeconds, spent); again {

@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// blaming runs a function or method of the program. Its panic goes on as an error that says whose it is, unless it is a
-// failure that only came up there, as of a rank that was lost.
+// blaming runs a function or method of the program. Its panic continues as an error that says whose it is, unless it is
+// a failure that only came up there, as of a rank that was lost.
 func blaming(whose string, f func()) {
 	err := tensor.Recover(f)
 	if err == nil {

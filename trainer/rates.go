@@ -106,8 +106,8 @@ func (r *run) learningRate() float64 {
 	return r.opt.BaseLRs()[0] * r.factor()
 }
 
-// observe lets a schedule that follows a metric see rank 0's, so that all ranks go on at the same rates. An evaluation
-// before the first step does not count.
+// observe lets a schedule that follows a metric see rank 0's, so that all ranks continue at the same rates. An
+// evaluation before the first step does not count.
 func (r *run) observe(metric float64) error {
 	if r.byMetric == nil || r.state.GlobalStep == 0 {
 		return nil

@@ -92,7 +92,7 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// compareEnvironment says where a run goes on with other devices, or with other versions of their libraries.
+// compareEnvironment says where a run continues with other devices, or with other versions of their libraries.
 func (r *run) compareEnvironment(ck *checkpoint.Checkpoint) {
 	if was, now := r.progress.Environment, r.acc.Environment(); !now.Same(was) {
 		r.jobLog().Warn("resuming on other devices or versions: bits may differ from those of an uninterrupted run",

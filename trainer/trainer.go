@@ -170,8 +170,8 @@ func WithCallbacks(c ...callbacks.Callback) Option {
 func WithOptimizer(f OptimizerFunc) Option { return func(t *Trainer) { t.newOptim = f } }
 
 // WithSchedule replaces the schedule that the arguments name. It is called when a run begins or resumes. Its factors
-// follow from the step alone, so that a resumed run goes on at the same rate. Schedules that follow a metric are values
-// of lr_scheduler_type.
+// follow from the step alone, so that a resumed run continues at the same rate. Schedules that follow a metric are
+// values of lr_scheduler_type.
 func WithSchedule(f ScheduleFunc) Option { return func(t *Trainer) { t.newSched = f } }
 
 // WithParts adds files, such as a tokenizer's, to every checkpoint and to the final
@@ -439,7 +439,7 @@ func (t *Trainer) State() *callbacks.State { return t.state }
 // IsMain reports whether this process has rank 0, the one that logs and saves.
 func (t *Trainer) IsMain() bool { return t.err == nil && t.acc.IsMain() }
 
-// Close gives up what the trainer still holds after Train, Evaluate and Predict: its group with the ranks of other
+// Close releases what the trainer still holds after Train, Evaluate and Predict: its group with the ranks of other
 // processes. Only ddp_backend mpi needs it, to end MPI; otherwise trainer.New(model, args).Train() is a whole program,
 // on one rank as on many. Train has closed its reporters and given up the output folder and the memory of the exchange,
 // and the garbage collector closes the group of a trainer that nothing refers to any more. The process is in its job

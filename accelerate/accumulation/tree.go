@@ -26,8 +26,8 @@ func Groups(microBatches, ranks int) int {
 // g+1, over as many groups as the bit is worth.
 type Tree struct{ sums []*tensor.Tensor }
 
-// Add puts the sum of a group into the tree, which owns it from then on; nil stands for a group without a gradient.
-// Groups come in order, without a gap.
+// Add puts the sum of a group into the tree, which owns it from then on; nil means a group without a gradient. Groups
+// come in order, without a gap.
 func (t *Tree) Add(c *tensor.Ctx, group int, sum *tensor.Tensor) {
 	for level := 0; group>>level&1 == 1; level++ {
 		sum = t.merge(c, sum)

@@ -24,8 +24,8 @@ type block struct {
 }
 
 // hops calls visit for the blocks of each rank, by chunks, beginning with this rank's own, while the keys of these
-// blocks go on to the next rank. Their gradients follow when visit has added to them; after the last hop they are back
-// where they began. What came in one hop is freed after the next.
+// blocks continue to the next rank. Their gradients follow when visit has added to them; after the last hop they are
+// back where they began. What came in one hop is freed after the next.
 func (r *round) hops(c *tensor.Ctx, blocks []*block, back bool, visit func(chunk int, b *block)) error {
 	l := r.layout
 	for hop := range l.Size {

@@ -72,7 +72,7 @@ type matrix struct {
 	p, q    []float32 // n × r and m × r
 }
 
-// Begin sums, in one call, the gradients that stay as they are and the Ps; wait sums the Qs.
+// Begin sums, in one call, the gradients that stay unchanged and the Ps; wait sums the Qs.
 func (h *powerSGD) Begin(g *comm.Group, b Bucket) func(context.Context) error {
 	if b.Index == 0 {
 		h.steps++

@@ -50,7 +50,7 @@ type sparse struct {
 	x []float32 // the gradient and what is owed to it; what is sent becomes zero
 }
 
-// Begin sums the parameters that stay as they are and gathers the others' places and numbers.
+// Begin sums the parameters that stay unchanged and gathers the others' places and numbers.
 func (h *topK) Begin(g *comm.Group, b Bucket) func(context.Context) error {
 	if b.Index == 0 {
 		h.steps++

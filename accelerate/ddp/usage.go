@@ -15,7 +15,7 @@ import (
 
 // Usage is which parameters had a gradient in a step: here, and on any rank. It is for package accelerate.
 type Usage struct {
-	Here []bool // on this rank, as the step goes on
+	Here []bool // on this rank, as the step continues
 	All  []bool // on any rank, after Agree
 
 	params      []tensor.Named

@@ -114,7 +114,7 @@ func (c *cutter) next(ctx context.Context) (rawWindow, error) {
 	return w, nil
 }
 
-// open begins or goes on with the epoch of the next window.
+// open begins or continues with the epoch of the next window.
 func (c *cutter) open(ctx context.Context) (err error) {
 	if c.reader != nil {
 		return nil
@@ -235,7 +235,7 @@ func (c *cutter) share(w *rawWindow, samples []any) {
 	}
 }
 
-// advance goes on after a window.
+// advance continues after a window.
 func (c *cutter) advance(w *rawWindow, took int64) {
 	p := &c.place
 	p.Position += took

@@ -109,7 +109,7 @@ func (p Place) epoch() int64 {
 	return p.Sized.Position / max(p.Sized.Samples, 1)
 }
 
-// beginning is the place where an epoch begins. The positions of an iterable dataset go on.
+// beginning is the place where an epoch begins. The positions of an iterable dataset continue.
 func (p Place) beginning(epoch int64) Place {
 	if p.Iterable != nil {
 		return Place{Iterable: &IterablePlace{Iterable: true, Epoch: epoch, Position: p.Iterable.Position}}

@@ -34,15 +34,14 @@ type Config struct {
 	// Program is the executable, a path or a name in PATH, and Args its arguments.
 	Program string
 	Args    []string
-	// Env is the environment to which the ranks' variables are added; nil stands for this
-	// process's own.
+	// Env is the environment to which the ranks' variables are added; nil means this process's own.
 	Env []string
 	// Dir is the ranks' working directory; "" is this process's own.
 	Dir string
 
 	// ProcsPerNode is the number of ranks on this host, at least 1.
 	ProcsPerNode int
-	// Nodes is the number of hosts; 0 stands for 1. All have the same ProcsPerNode.
+	// Nodes is the number of hosts; 0 means 1. All have the same ProcsPerNode.
 	Nodes int
 	// NodeRank is this host's number, 0 ≤ NodeRank < Nodes.
 	NodeRank int
@@ -62,8 +61,8 @@ type Config struct {
 	// MaxRestarts is how often a failed group is started again. A failure that a rank recorded
 	// as permanent (bad arguments, say) would come again, and ends the job at once.
 	MaxRestarts int
-	// RestartDelay is the time before the first restart; 0 stands for 1 s. It doubles, up to a
-	// minute, with each attempt that fails within 5 minutes.
+	// RestartDelay is the time before the first restart; 0 means 1 s. It doubles, up to a minute, with each attempt
+	// that fails within 5 minutes.
 	RestartDelay time.Duration
 	// RunID names the job (TORCHELASTIC_RUN_ID and the log folder), of letters, digits,
 	// '.', '_' and '-'; "" stands for a random name, "none" on several hosts.
@@ -79,7 +78,7 @@ type Config struct {
 	Redirects Streams
 	// Tee are the streams that go to both, whatever Redirects says.
 	Tee Streams
-	// ShowRanks are the local ranks whose streams reach the console; nil stands for all.
+	// ShowRanks are the local ranks whose streams reach the console; nil means all.
 	ShowRanks []int
 	// Stdout and Stderr are the console. Each line begins with its rank in brackets. nil
 	// discards.
@@ -87,22 +86,21 @@ type Config struct {
 	// Logger is told of restarts and of what had to be killed; nil discards.
 	Logger *slog.Logger
 
-	// Grace is the time between a signal and SIGKILL; 0 stands for 30 s.
+	// Grace is the time between a signal and SIGKILL; 0 means 30 s.
 	Grace time.Duration
-	// Settle is the time that the other ranks have after a failure to end by themselves
-	// and say what they saw, before they get SIGTERM; 0 stands for 1 s.
+	// Settle is the time that the other ranks have after a failure to end by themselves and say what they saw, before
+	// they get SIGTERM; 0 means 1 s.
 	Settle time.Duration
-	// MonitorInterval is how often killed process groups are looked at until they are
-	// empty; 0 stands for 100 ms. The end of a rank is noticed at once.
+	// MonitorInterval is how often killed process groups are looked at until they are empty; 0 means 100 ms. The end of
+	// a rank is noticed at once.
 	MonitorInterval time.Duration
 	// Signals are forwarded to all ranks and end the job: the channel of signal.Notify.
 	Signals <-chan os.Signal
 	// Guard is the command of a program that calls Guard, started beside the ranks; nil
 	// starts none.
 	Guard []string
-	// Cores are shared by the ranks of this host: GOMAXPROCS and OMP_NUM_THREADS, where
-	// Env does not set them, become Cores / ProcsPerNode, at least 1. 0 stands for what
-	// this process may use.
+	// Cores are shared by the ranks of this host: GOMAXPROCS and OMP_NUM_THREADS, where Env does not set them, become
+	// Cores / ProcsPerNode, at least 1. 0 means what this process may use.
 	Cores int
 }
 

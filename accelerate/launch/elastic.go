@@ -17,19 +17,19 @@ import (
 
 // Elastic says that hosts may join and leave the job while it runs. Each runs a launcher; the one at Endpoint serves
 // the list of hosts and must stay until the end. When a host joins or leaves, the ranks are told to save and end, and
-// are started again on the hosts that are there; when one is lost, they go on from the last checkpoint.
+// are started again on the hosts that are there; when one is lost, they continue from the last checkpoint.
 type Elastic struct {
 	// MinNodes and MaxNodes are how few and how many hosts may train together. Of those that are there, as many do as
 	// divide MaxNodes: a step that MaxNodes hosts share evenly can be shared by them, too. The others wait.
 	MinNodes, MaxNodes int
 	// Endpoint is HOST:PORT, an address of the host that serves.
 	Endpoint string
-	// LastCall is how long others may come once there are enough; 0 stands for 3 s.
+	// LastCall is how long others may come once there are enough; 0 means 3 s.
 	LastCall time.Duration
-	// Patience is how long a launcher looks for the endpoint, and waits for enough hosts; 0 stands for 10 minutes.
+	// Patience is how long a launcher looks for the endpoint, and waits for enough hosts; 0 means 10 minutes.
 	Patience time.Duration
 	// Rejoin is how long a launcher that has lost the endpoint looks for it again, to take part in the next round; 0
-	// stands for 30 minutes, ddp_timeout's default. An endpoint where nobody listens any more ends the search.
+	// means 30 minutes, ddp_timeout's default. An endpoint where nobody listens any more ends the search.
 	Rejoin time.Duration
 }
 

@@ -287,7 +287,7 @@ func (r *runner) unshard(s *stage) {
 	}
 }
 
-// reshard gives up the parameters of a stage, tied ones when their gradients are complete.
+// reshard releases the parameters of a stage, tied ones when their gradients are complete.
 func (r *runner) reshard(s *stage) {
 	s.reshard()
 	for _, t := range s.ties {

@@ -237,7 +237,7 @@ func (r *runner) addRows(g *tensor.Tensor, name string, rows, values *tensor.Ten
 	tensor.AddOwnRowsInto(r.root, g, rows, values)
 }
 
-// free gives up what a step that failed has left.
+// free releases what a step that failed has left.
 func (w *tiedSum) free(done func(*parcel)) {
 	for _, list := range w.head {
 		for _, g := range list {

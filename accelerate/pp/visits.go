@@ -92,7 +92,7 @@ func (s *Strategy) begin(ctx context.Context) (differed int, err error) {
 	return differed + more, errors.Join(s.cfg.Group.Barrier().Wait(ctx), g.Barrier().Wait(ctx))
 }
 
-// GiveUp gives up the memory of what other ranks have. It comes when all ranks of the job have their strategy: those
+// GiveUp releases the memory of what other ranks have. It comes when all ranks of the job have their strategy: those
 // that are goroutines may copy their parameters from this one's model.
 func (s *Strategy) GiveUp() error {
 	return tensor.Try(func() {
@@ -106,7 +106,7 @@ func (s *Strategy) GiveUp() error {
 // present makes a parameter that has no memory here get it.
 func (s *Strategy) present(h held) { tensor.Reshape(s.root, h.Tensor, h.Numel()) }
 
-// leave gives up a parameter's memory; this rank's are withdrawn, until they are used again.
+// leave releases a parameter's memory; this rank's are withdrawn, until they are used again.
 func (v *visits) leave(i int) {
 	h := v.held[i]
 	if !v.mine[i] {

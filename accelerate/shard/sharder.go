@@ -156,7 +156,7 @@ func New(j strategy.Job, o Options) (*Sharder, error) {
 	return s, nil
 }
 
-// sizeOf is the number of ranks of a group; nil stands for this rank alone.
+// sizeOf is the number of ranks of a group; nil means this rank alone.
 func sizeOf(g *comm.Group) int {
 	if g == nil {
 		return 1

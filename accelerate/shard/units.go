@@ -65,7 +65,7 @@ func (s *Sharder) done(u *unit) {
 	}
 }
 
-// release gives up the parameters of a unit that no pass needs.
+// release frees the parameters of a unit that no pass needs.
 func (s *Sharder) release(u *unit) {
 	if !s.parameters || u.users > 0 || s.pins > 0 {
 		return
@@ -131,7 +131,7 @@ func (s *Sharder) Reshard() {
 	}
 }
 
-// leaveAll gives up the parameters of all units that no pass needs.
+// leaveAll releases the parameters of all units that no pass needs.
 func (s *Sharder) leaveAll() {
 	s.guests = nil
 	for _, u := range s.units {

@@ -77,8 +77,8 @@ func (j *Job) Placed() (list []tensor.Placed) {
 	return list
 }
 
-// Peers are the ranks of a job by what they have to do with this one; nil stands for this rank alone. A Factory gets a
-// job with Loss.
+// Peers are the ranks of a job by what they have to do with this one; nil means this rank alone. A Factory gets a job
+// with Loss.
 type Peers struct {
 	Data     *comm.Group // those that see other samples
 	Loss     *comm.Group // those whose gradients are summed: they have the same stages, and see other tokens

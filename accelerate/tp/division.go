@@ -21,7 +21,7 @@ type Config struct {
 	Group *comm.Group // of the ranks that share the model; nil: one rank
 	Plan  Plan
 	// Parts (tp_parts) is how many parts each sum has that ranks share, on any number of ranks the same for the same
-	// bits. 0 stands for the number of ranks; 1 leaves all sums, and the model, whole.
+	// bits. 0 means the number of ranks; 1 leaves all sums, and the model, whole.
 	Parts int
 	// Made is called when this rank's parts are made, before the model changes: ranks that are goroutines may make
 	// theirs from one another's models. nil: each part takes the place of its whole at once, which takes less memory.

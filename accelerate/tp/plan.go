@@ -50,7 +50,7 @@ func StyleNames() string { return strings.Join(catalog.TensorStyles, ", ") }
 // Rule is how the layers of a pattern are divided.
 type Rule struct {
 	Style Style
-	Fused int // matrices of PackedColwise; 0 stands for 2
+	Fused int // matrices of PackedColwise; 0 means 2
 }
 
 // String is the rule as ParsePlan reads it.

@@ -84,8 +84,8 @@ var copied = sync.OnceValue(func() (c struct {
 })
 
 // copies are ways of copying memory, of which the fastest counts; which one that is depends on the processor. What
-// non-temporal stores write need not be read first; prefetching goes on where the processor's own ends, at the end of a
-// page or with as many lines as it prefetches by itself.
+// non-temporal stores write need not be read first; prefetching continues where the processor's own ends, at the end of
+// a page or with as many lines as it prefetches by itself.
 var copies = []func(dst, src []byte){
 	func(dst, src []byte) { copy(dst, src) },
 	func(dst, src []byte) { copyTurn(dst, src, 0, true) },

@@ -15,7 +15,7 @@ import (
 type goal struct {
 	section string
 	rows    *regexp.Regexp
-	label   string     // of a line; $1 stands for the expression's group
+	label   string     // of a line; $1 means the expression's group
 	want    [2]float64 // at 1 and 2 threads; 0: shown, but nothing is wanted
 	// A row that misses want reaches its goal all the same if the row that or names, in terms of the expression's
 	// groups, reaches orWant.

@@ -103,7 +103,7 @@ func (p *program) launch(argv []string) int {
 		c.Logger.Warn("no guard process: if the launcher is killed, processes that ranks have started may keep running",
 			"error", err)
 	}
-	if len(pipes) > 0 { // ranks go on when the reader of their output leaves; Ignore would be inherited by them
+	if len(pipes) > 0 { // ranks continue when the reader of their output leaves; Ignore would be inherited by them
 		closed := make(chan os.Signal, 1)
 		signal.Notify(closed, pipes...)
 		defer signal.Stop(closed)

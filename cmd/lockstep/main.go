@@ -189,7 +189,7 @@ func (p *program) complain(format string, a ...any) {
 	fmt.Fprintln(p.stderr, terminal.Paint(p.stderr, terminal.Red, name+":")+rest)
 }
 
-// usageError says what is wrong with the command line.
+// usageError describes what is wrong with the command line.
 func (p *program) usageError(format string, a ...any) int {
 	p.complain("lockstep: "+format, a...)
 	return exitUsage

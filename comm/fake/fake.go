@@ -28,7 +28,7 @@ type Totals struct {
 // Engine implements [comm.Engine]. Its sub-groups count into it as well.
 type Engine struct {
 	// Mirror makes AllGather give every rank's part what this rank gives, as if all had the same. Ranks that compare
-	// settings or agree on something before they compute then go on. Set it before the first call.
+	// settings or agree on something before they compute then continue. Set it before the first call.
 	Mirror bool
 
 	rank, size int

@@ -227,7 +227,7 @@ func (l *library) message(b []byte, sent bool, rank, tag int, over func() error)
 }
 
 // allReduce adds up b over all processes in the library's own order; dt is a datatype of the library. Where several
-// threads may call the library, one of them waits inside it: MPI makes progress best there, and what computes goes on
+// threads may call the library, one of them waits inside it: MPI makes progress best there, and what computes continues
 // beside.
 func (l *library) allReduce(b []byte, count int, dt uintptr, over func() error) error {
 	l.reductions.Add(1)
@@ -342,7 +342,7 @@ func (l *library) complete(r *request) (bool, error) {
 	return r.flag != 0, err
 }
 
-// withdraw gives up a message. A receive ends at once; the memory of others is kept for the library.
+// withdraw releases a message. A receive ends at once; the memory of others is kept for the library.
 func (l *library) withdraw(r *request) {
 	l.broken.Store(true)
 	if !r.keep && l.call("MPI_Cancel", l.cancel, clib.Address(&r.handle)) == nil {

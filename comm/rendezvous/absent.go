@@ -30,7 +30,7 @@ func absent(err error, rank int) error {
 }
 
 // missing is the error of a request that the store gave up since ranks did not come. Members are the job ranks of those
-// who meet; nil stands for all ranks of the job.
+// who meet; nil means all ranks of the job.
 func missing(ranks, members []int, why string) error {
 	e := &AbsentError{Ranks: comm.JobRanks(members, ranks)}
 	e.err = errors.New(comm.RankList(e.Ranks) + " " + why)

@@ -47,7 +47,7 @@ type Roster struct {
 type RosterOptions struct {
 	Min, Max    int           // hosts of a round
 	LastCall    time.Duration // how long others may come once there are Min
-	MaxRestarts int           // how often the job goes on after a rank failed of itself
+	MaxRestarts int           // how often the job continues after a rank failed of itself
 	// how long the hosts wait after such a failure, of a round that took so long; nil: not at all
 	Pause   func(round time.Duration) time.Duration
 	Job     string        // the job's name, which all ranks are told

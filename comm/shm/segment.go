@@ -105,7 +105,7 @@ func room(dir string, n int) error {
 	return nil
 }
 
-// settle gives up the name and the descriptor: all who need the segment have mapped it.
+// settle releases the name and the descriptor: all who need the segment have mapped it.
 func (s *segment) settle() {
 	if s.name != "" {
 		_ = os.Remove(s.name)

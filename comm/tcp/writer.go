@@ -29,7 +29,7 @@ func newWriter(c net.Conn) *writer {
 	return w
 }
 
-// push queues b, which must stay as it is until wait has returned for the number that push returns.
+// push queues b, which must stay unchanged until wait has returned for the number that push returns.
 func (w *writer) push(b []byte) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

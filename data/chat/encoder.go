@@ -227,7 +227,7 @@ func (e *Encoder) Marked(s Sample) (string, error) {
 	return b.String(), nil
 }
 
-// Prompt is the tokens of a row up to the answer that it ends with, from which a model goes on. A text has none.
+// Prompt is the tokens of a row up to the answer that it ends with, from which a model continues. A text has none.
 func (e *Encoder) Prompt(r Row) ([]int32, error) {
 	messages := r.PromptMessages
 	if r.Messages != nil {

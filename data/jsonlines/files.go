@@ -145,7 +145,7 @@ func hashParquet(h io.Writer, path string) bool {
 	return err == nil
 }
 
-// place is where a cursor goes on.
+// place is where a cursor continues.
 type place struct {
 	File   int   `json:"file"`
 	Line   int   `json:"line"`   // lines or rows of the file that are done with

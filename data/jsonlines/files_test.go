@@ -69,7 +69,7 @@ func open[T any](t testing.TB, paths ...string) data.Cursor[T] {
 	return c
 }
 
-// Every line of the files is a sample, and reading goes on at any place, in compressed files too.
+// Every line of the files is a sample, and reading continues at any place, in compressed files too.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	long := strings.Repeat("x", 200_000)
@@ -199,7 +199,7 @@ func TestFingerprint(t *testing.T) {
 	require.Empty(t, print(a, filepath.Join(dir, "gone")))
 }
 
-// Whatever a file holds, there is no panic, errors name it, and reading goes on at every place.
+// Whatever a file holds, there is no panic, errors name it, and reading continues at every place.
 func FuzzFiles(f *testing.F) {
 	f.Add([]byte("{\"Text\":\"a\",\"Stars\":1}\n\n{\"text\":\"\\ud800\"}"))
 	f.Add([]byte("\ufeff{\"text\":\"\\ufffd\\\\\",\"stars\":0}\n\xff"))

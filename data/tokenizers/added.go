@@ -168,7 +168,7 @@ func (t *Tokenizer) addTokens(added []AddedToken, size int) error {
 
 // WithTokens is the tokenizer with further added tokens, as HuggingFace's add_tokens and add_special_tokens make it. A
 // token that the vocabulary lacks gets the next free id, in the order given; AddedToken.ID is not read. One that the
-// vocabulary has keeps its id, and is found as a whole from now on. One that is an added token already stays as it is.
+// vocabulary has keeps its id, and is found as a whole from now on. One that is an added token already stays unchanged.
 // A model needs a row for each new id: see models.Resizable.
 func (t *Tokenizer) WithTokens(tokens ...AddedToken) (*Tokenizer, error) {
 	var f file

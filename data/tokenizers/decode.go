@@ -136,7 +136,7 @@ func each(f func(i int, token string) string) decodeStep {
 	}
 }
 
-// joinPiece writes a WordPiece token, with the space before it unless it goes on a word.
+// joinPiece writes a WordPiece token, with the space before it unless it continues a word.
 func joinPiece(i int, token, prefix string, cleanup bool) string {
 	if i > 0 {
 		if rest, ok := strings.CutPrefix(token, prefix); ok {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Characters that are newer than the normal forms of HuggingFace's tokenizers stay as they are.
+// Characters that are newer than the normal forms of HuggingFace's tokenizers stay unchanged.
 func TestNewCharactersHaveNoNormalForm(t *testing.T) {
 	for _, c := range []string{"\U0001E066", "\U0001E030", "\u32FF", "\U00010781", "\U00011938"} {
 		require.NotEqual(t, c, norm.NFKD.String(c))

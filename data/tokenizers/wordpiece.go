@@ -4,9 +4,9 @@ package tokenizers
 
 import "unicode/utf8"
 
-// wordPiece takes the longest token that a word begins with, and then the longest that goes on.
+// wordPiece takes the longest token that a word begins with, and then the longest that continues.
 type wordPiece struct {
-	first, next map[string]int32 // tokens that begin a word, and those that go on, without their prefix
+	first, next map[string]int32 // tokens that begin a word, and those that continue, without their prefix
 	longest     int              // of both, in bytes
 	unk         int32            // the token of a word that cannot be taken apart
 	maxChars    int              // longer words are unknown

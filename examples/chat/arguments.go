@@ -60,7 +60,7 @@ func (a *ChatArguments) Check(c *args.Checker) {
 	c.Require(a.Serve == "" || a.System == "", "system", a.System, "none with serve: requests have their own messages")
 }
 
-// engine is what continues the texts. 0 stands for the usual number there, and less for none.
+// engine is what continues the texts. 0 means the usual number there, and less for none.
 func (a *ChatArguments) engine() generation.EngineConfig {
 	cfg := generation.EngineConfig{Rows: a.MaxBatchSize, Waiting: a.MaxWaiting, PrefixCache: a.PrefixCache << 20}
 	if cfg.Waiting == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// A GPU answers as the CPU does, over two turns, of which the second goes on behind the keys and values of the first,
+// A GPU answers as the CPU does, over two turns, of which the second continues behind the keys and values of the first,
 // and with an adapter.
 func TestDevice(t *testing.T) {
 	if testing.Short() {

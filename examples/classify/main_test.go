@@ -78,7 +78,7 @@ func (l lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A classifier learns, evaluates the same from its folder, learns the same on two ranks, goes on learning and serves.
+// A classifier learns, evaluates the same from its folder, learns the same on two ranks, continues learning and serves.
 func TestClassify(t *testing.T) {
 	dir := t.TempDir()
 	train, dev := writeMoods(t, dir, "csv", 119), writeMoods(t, dir, "jsonl", 40)

@@ -57,7 +57,7 @@ func TestSavedModelIsLookedAtFirst(t *testing.T) {
 	require.ErrorContains(t, err, "absent.txt")
 }
 
-// A new model follows a config.json, with the tokens of its tokenizer, and training goes on from what it is saved as.
+// A new model follows a config.json, with the tokens of its tokenizer, and training continues from what it is saved as.
 func TestModelFollowsAConfig(t *testing.T) {
 	dir := t.TempDir()
 	out, text := filepath.Join(dir, "out"), filepath.Join(dir, "text.txt")

@@ -271,7 +271,7 @@ func (j *job) describe(samples []chat.Sample) error {
 	return nil
 }
 
-// continuation is how the model goes on after a prompt.
+// continuation is how the model continues after a prompt.
 type continuation struct {
 	PromptIDs []int  `json:"prompt_ids"`
 	NewIDs    []int  `json:"new_ids"`

@@ -46,7 +46,7 @@ func linear(warmup int64, rate float64) func(int64) (func(int64) float64, error)
 	}
 }
 
-// run prepares the model, goes on where a checkpoint is if resume_from_checkpoint asks for it, and trains.
+// run prepares the model, continues where a checkpoint is if resume_from_checkpoint asks for it, and trains.
 func (e *epochs) run(ctx context.Context) (err error) {
 	if err := e.acc.Prepare(ctx, e.model, func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
 		return e.optim.New(c, []*optim.Group{{LR: e.args.LearningRate, Params: params}}), nil

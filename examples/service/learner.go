@@ -191,7 +191,7 @@ func (l *learner) train(ctx context.Context) error {
 }
 
 // restore gives the model that learns the weights that answer: those of a round that has failed may be half learned, or
-// no use at all, and the next round would go on from them.
+// no use at all, and the next round would continue from them.
 func (l *learner) restore() {
 	c := tensor.NewCtx(l.on).NoGrad()
 	defer c.Sync() // before the next round, which has another context

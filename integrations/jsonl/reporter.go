@@ -32,9 +32,9 @@ func init() {
 	})
 }
 
-// Reporter appends each record to a file as it comes. A resumed run goes on with the file that is there, from which an
-// unfinished last line is cut; a new run begins a new one and keeps the old as <path>.old. Writing never holds the run
-// up: it happens on another goroutine, and failures are counted and told in the log.
+// Reporter appends each record to a file as it comes. A resumed run continues with the file that is there, from which
+// an unfinished last line is cut; a new run begins a new one and keeps the old as <path>.old. Writing never holds the
+// run up: it happens on another goroutine, and failures are counted and told in the log.
 type Reporter struct {
 	callbacks.Base
 	path     string

@@ -87,7 +87,7 @@ func TestLongLastLine(t *testing.T) {
 	require.Equal(t, []string{`{"loss":0.5,"step":2}`}, lines(t, path))
 }
 
-// A run whose log cannot be written goes on, and the failure is told.
+// A run whose log cannot be written continues, and the failure is told.
 func TestUnwritable(t *testing.T) {
 	var told bytes.Buffer
 	old := slog.Default()

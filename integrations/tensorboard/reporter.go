@@ -163,14 +163,14 @@ func (r *Reporter) text(tag string, step int64, text string) {
 }
 
 // AddHistogram writes how values are distributed, such as those of a weight at a step: see Writer.AddHistogram. The
-// values belong to the reporter from here on. Call it from a callback, while the run goes on.
+// values belong to the reporter from here on. Call it from a callback, while the run continues.
 func (r *Reporter) AddHistogram(step int64, tag string, values []float64) {
 	now := time.Now()
 	r.add(func(w *Writer) error { return w.AddHistogram(now, step, tag, values) })
 }
 
 // AddImage writes an image, which belongs to the reporter from here on: see Writer.AddImage. Call it from a callback,
-// while the run goes on.
+// while the run continues.
 func (r *Reporter) AddImage(step int64, tag string, m image.Image) {
 	now := time.Now()
 	r.add(func(w *Writer) error { return w.AddImage(now, step, tag, m) })

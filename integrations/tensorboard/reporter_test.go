@@ -273,7 +273,7 @@ func TestLoggingDirAndSeveralFiles(t *testing.T) {
 	require.Len(t, files(t, dir), 3)
 }
 
-// A run whose events cannot be written goes on, and the failure is told.
+// A run whose events cannot be written continues, and the failure is told.
 func TestUnwritable(t *testing.T) {
 	var told bytes.Buffer
 	old := slog.Default()

@@ -262,7 +262,7 @@ type reader struct {
 	buf  *bufio.Reader
 	left int64
 	read int64
-	cut  bool // whether the file goes on behind what is left
+	cut  bool // whether the file continues behind what is left
 }
 
 // take fails if n bytes are not left.

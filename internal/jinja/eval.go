@@ -217,7 +217,7 @@ func replaceHole(n node, hole *literal) node {
 
 func (j *jump) run(*state) { panic(j) }
 
-// body runs the body of a loop, and reports whether the loop goes on.
+// body runs the body of a loop, and reports whether the loop continues.
 func (s *state) body(list []statement) (on bool) {
 	sc, out, nested, depth := s.scope, s.out, s.nested, s.depth
 	defer func() {

@@ -50,9 +50,9 @@ func Register(memory []byte, name string) {
 	count.Store(int32(len(files)))
 }
 
-// Private is a file that is mapped into memory: pages that are written become the process's own, and the file stays as
-// it is. The garbage collector gives it up, when nothing refers to it any more; whoever has a part of Memory must refer
-// to it. A file that was renamed or removed stays mapped. One that is cut short is a fault, see Guard. If one is
+// Private is a file that is mapped into memory: pages that are written become the process's own, and the file stays
+// unchanged. The garbage collector gives it up, when nothing refers to it any more; whoever has a part of Memory must
+// refer to it. A file that was renamed or removed stays mapped. One that is cut short is a fault, see Guard. If one is
 // written in place, the pages that nobody has written change.
 type Private struct{ Memory []byte }
 

@@ -223,7 +223,7 @@ func (p *Pool) ask(j *job, helpers int) {
 }
 
 // finish withdraws the offers that nobody took up, waits for the workers that joined, and raises the panic of one of
-// them. completed is false when the caller's own body panicked or ended its goroutine; that goes on unwinding by
+// them. completed is false when the caller's own body panicked or ended its goroutine; that continues unwinding by
 // itself.
 func (p *Pool) finish(j *job, completed bool) {
 	if !completed {

@@ -75,7 +75,7 @@ func (c *column) peek() error {
 	return nil
 }
 
-// take is the value of the next entry, nil if it is null, and goes on to the one after it.
+// take is the value of the next entry, nil if it is null, and continues to the one after it.
 func (c *column) take() ([]byte, error) {
 	if err := c.peek(); err != nil {
 		return nil, err

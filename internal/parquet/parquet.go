@@ -265,8 +265,8 @@ func (r *Rows) Close() {
 }
 
 // The text of a row is made of its columns as in the Dremel paper (Melnik et al., 2010): at which level an entry is
-// there says which of the structs and lists around it are null or empty, and its level of repetition which list goes
-// on.
+// there says which of the structs and lists around it are null or empty, and its level of repetition which list
+// continues.
 
 // object appends a struct, which is there.
 func (r *Rows) object(n *node) error {

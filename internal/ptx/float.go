@@ -156,7 +156,7 @@ const bigPrecision = 4400
 func bigFloat(v float64) *big.Float { return new(big.Float).SetPrec(bigPrecision).SetFloat64(v) }
 
 // directed64 repeats a float64 operation, whose result to nearest is v, in another mode; exact computes without
-// rounding. Infinities and NaN stay as they are unless a finite result was too large.
+// rounding. Infinities and NaN stay unchanged unless a finite result was too large.
 func directed64(v float64, mode rounding, exact func() *big.Float) float64 {
 	if mode == nearest2 || v != v {
 		return v

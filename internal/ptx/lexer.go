@@ -25,7 +25,7 @@ type token struct {
 	pos, end int
 }
 
-// syntaxError says what is wrong with a line of PTX.
+// syntaxError describes what is wrong with a line of PTX.
 func syntaxError(line int, format string, args ...any) error {
 	return fmt.Errorf("ptx: line %d: %s", line, fmt.Sprintf(format, args...))
 }

@@ -175,7 +175,7 @@ func (w *warp) meet(s *stretch) bool {
 	return false
 }
 
-// release lets the warps of complete barriers go on; false if there are none.
+// release lets the warps of complete barriers continue; false if there are none.
 func (b *block) release() bool {
 	released := false
 	for i := range b.barriers {

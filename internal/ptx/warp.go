@@ -332,7 +332,7 @@ func (w *warp) leave() {
 	}
 }
 
-// wake chooses among groups that all wait for lanes: one that waits for lanes that have exited meanwhile can go on.
+// wake chooses among groups that all wait for lanes: one that waits for lanes that have exited meanwhile can continue.
 func (w *warp) wake() int {
 	for i := range w.groups {
 		g := &w.groups[i]

@@ -36,7 +36,7 @@ func Words(text string, width int, indent string) []string {
 	return Fold(strings.Fields(text), " ", width, "", indent)
 }
 
-// Lines is a text whose lines have at most width columns: one that is longer goes on in the next, between words and
+// Lines is a text whose lines have at most width columns: one that is longer continues in the next, between words and
 // two columns further in. All blanks within a line stay.
 func Lines(text string, width int) string {
 	var lines []string

@@ -59,10 +59,9 @@ func (c change) makeDurable() {
 	}
 }
 
-// CrashClone returns the file system as a power failure at this moment could leave it; m
-// itself goes on. With r nil all that was not synced is lost. Else each unsynced change of
-// a folder is kept or lost at random, apart from the others, and each file keeps a random
-// part of the bytes written since its last Sync.
+// CrashClone returns the file system as a power failure at this moment could leave it; m itself continues. With r nil
+// all that was not synced is lost. Else each unsynced change of a folder is kept or lost at random, apart from the
+// others, and each file keeps a random part of the bytes written since its last Sync.
 func (m *Mem) CrashClone(r *rand.Rand) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()

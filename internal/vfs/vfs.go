@@ -109,9 +109,8 @@ func MkdirAll(fsys FS, name string) error {
 	return fsys.SyncDir(parent)
 }
 
-// RemoveAll deletes the named file or folder with all that is in it, one Remove at a
-// time; links are not followed. A name that does not exist is no error. It goes on after
-// an error and returns all of them.
+// RemoveAll deletes the named file or folder with all that is in it, one Remove at a time; links are not followed. A
+// name that does not exist is no error. It continues after an error and returns all of them.
 func RemoveAll(fsys FS, name string) error {
 	// The first Remove is for files, links and empty folders.
 	err := fsys.Remove(name)

@@ -32,7 +32,7 @@ type Engine struct {
 	closed  bool
 }
 
-// EngineConfig is the size of an Engine. 0 stands for the usual value.
+// EngineConfig is the size of an Engine. 0 means the usual value.
 type EngineConfig struct {
 	Rows    int // texts at a time; 8
 	Waiting int // texts that may wait beside them; 64. Negative: none
@@ -353,7 +353,7 @@ type row struct {
 
 func (r *row) ended() bool { return r.text.ended || len(r.text.new()) >= r.opt.MaxNewTokens }
 
-// part is what the model sees next, at most n tokens. As in Generate, a text that the context has no room for goes on
+// part is what the model sees next, at most n tokens. As in Generate, a text that the context has no room for continues
 // from its last half.
 func (r *row) part(n int) []int {
 	if r.cache.Len() == r.cache.Cap() && r.fed < len(r.text.all) {

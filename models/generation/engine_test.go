@@ -72,7 +72,7 @@ func TestEngine(t *testing.T) {
 	}
 }
 
-// gate is a processor that lets a text go on token by token.
+// gate is a processor that lets a text continue token by token.
 type gate chan bool
 
 func (g gate) wait([]int, []float32) { <-g }
@@ -121,7 +121,7 @@ func TestEngineFaults(t *testing.T) {
 	e := generation.NewEngine(tensor.CPU(), loadTiny(t), generation.EngineConfig{})
 	ctx, cancel := context.WithCancel(t.Context())
 	g, done := hold(t, e, ctx, 1000)
-	close(g) // it goes on beside the others
+	close(g) // it continues beside the others
 	for want, a := range map[string]ask{
 		"99999": {[]int{1, 99999}, generation.Options{MaxNewTokens: 3}},
 		"out of luck": {[]int{1}, generation.Options{MaxNewTokens: 3,

@@ -88,9 +88,8 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Generate continues prompt and returns the new tokens, the ending EOS included. When the
-// model's context is full it goes on from the last half of it. A canceled context ends
-// it with what was generated and the context's cause.
+// Generate continues prompt and returns the new tokens, the ending EOS included. When the model's context is full it
+// continues from the last half of it. A canceled context ends it with what was generated and the context's cause.
 func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, opt Options) ([]int, error) {
 	opt.NumReturnSequences = 1
 	out, err := Batch(ctx, c, m, [][]int{prompt}, opt)

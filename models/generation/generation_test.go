@@ -122,7 +122,7 @@ func TestBatch(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, seen, got)
 		if opt.OnBatchToken = nil; opt.MaxNewTokens > 100 {
-			continue // the texts go on from the last half of the context at one time, not each at its own
+			continue // the texts continue from the last half of the context at one time, not each at its own
 		}
 		for i, prompt := range prompts {
 			require.Equal(t, generate(t, m, prompt, opt), got[i], "text %d", i)
@@ -358,7 +358,7 @@ func TestSampling(t *testing.T) {
 	near([]float64{0, 1, 0}, draw(t, []float32{1, 2, 2}, 10, generation.Options{}), "greedy takes the first of equals")
 }
 
-// When the context is full, generation goes on from its last half.
+// When the context is full, generation continues from its last half.
 func TestContextOverflow(t *testing.T) {
 	// Token i is followed by i+1.
 	successor := make([][]float32, 64)

@@ -19,8 +19,8 @@ import (
 
 // Config is what an adapter is like, by the names and defaults of PEFT's LoraConfig.
 type Config struct {
-	R       int     // rank of the matrices; 0 stands for 8
-	Alpha   float64 // lora_alpha: B·A is scaled by it over R; 0 stands for 8
+	R       int     // rank of the matrices; 0 means 8
+	Alpha   float64 // lora_alpha: B·A is scaled by it over R; 0 means 8
 	Dropout float64 // lora_dropout: of the inputs of A, while training
 	RSLoRA  bool    // use_rslora: the scale is over √R (Kalajdzievski 2023, arXiv:2312.03732)
 

@@ -58,7 +58,7 @@ func (d *Decoder) newNorm(in *nn.Init, s spec) *nn.RMSNorm {
 
 func (d *Decoder) newBlock(in *nn.Init, s spec, layer int) *Block {
 	cfg := &d.Cfg
-	std := max(cfg.InitializerRange, 1e-30) // 0 stands for another distribution there
+	std := max(cfg.InitializerRange, 1e-30) // 0 means another distribution there
 	b := &Block{PostAttnNorm: d.newNorm(in.Sub("post_attention_layernorm"), s)}
 	if s.norms != postNorm {
 		b.InputNorm = d.newNorm(in.Sub("input_layernorm"), s)

@@ -237,7 +237,7 @@ func gradientsStay(t *testing.T, k Case) {
 	require.Equal(t, before, tensor.ReadBytes(r.c, r.params[0].Grad()))
 }
 
-// saveAndLoad goes on from a saved state in a new optimizer with the same bits.
+// saveAndLoad continues from a saved state in a new optimizer with the same bits.
 func saveAndLoad(t *testing.T, k Case) {
 	whole := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0.01)
 	whole.steps(0, 7)
@@ -260,7 +260,7 @@ func saveAndLoad(t *testing.T, k Case) {
 	require.Equal(t, whole.bits(), first.bits())
 }
 
-// evalAndTrain goes on with the same bits after the weights of evaluation were in place, in the same optimizer and in
+// evalAndTrain continues with the same bits after the weights of evaluation were in place, in the same optimizer and in
 // one that loads what was saved meanwhile; neither keeps memory.
 func evalAndTrain(t *testing.T, k Case) {
 	dev := tensor.NewCPU(1)

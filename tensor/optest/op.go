@@ -14,7 +14,7 @@ type Op struct {
 	DTypes  []tensor.DType // that the op supports for its typed inputs; others are refused
 	Samples []Sample
 	Misuse  []Misuse
-	Slack   float64 // multiplies the tolerances of the dtype sweep; 0 stands for 1
+	Slack   float64 // multiplies the tolerances of the dtype sweep; 0 means 1
 }
 
 // Sample is one call of an op.

@@ -162,7 +162,7 @@ func parent(pid int) int {
 // all are all of the job's processes.
 func all(j *job, _ fault) []found { return living(j.marker) }
 
-// signals sends a signal to processes; those that it stops go on afterwards.
+// signals sends a signal to processes; those that it stops continue afterwards.
 func signals(who func(*job, fault) []found, s syscall.Signal) action {
 	return func(j *job, f fault) (func() error, error) {
 		list := who(j, f)

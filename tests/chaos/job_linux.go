@@ -329,7 +329,7 @@ func (j *job) lines() [][]string {
 	if newest(j.out()) > 0 {
 		program = append(program, "--resume_from_checkpoint", "last")
 	}
-	if j.stages > 1 && j.counts.tries%2 == 1 { // the tries between go on without
+	if j.stages > 1 && j.counts.tries%2 == 1 { // the tries between continue without
 		program = append(program, "--pp_size", strconv.Itoa(j.stages))
 	}
 	if j.has(freezeRank) {

@@ -19,7 +19,7 @@ type relay struct {
 	mu      sync.Mutex
 	ends    map[net.Conn]bool
 	refuses bool
-	stalled chan struct{} // closed when it goes on; nil unless it is stalled
+	stalled chan struct{} // closed when it continues; nil unless it is stalled
 
 	running sync.WaitGroup
 }
@@ -81,7 +81,7 @@ func (r *relay) carry(from, to net.Conn) {
 		}
 		if err != nil {
 			if tcp, ok := to.(*net.TCPConn); ok && errors.Is(err, io.EOF) {
-				_ = tcp.CloseWrite() // the other direction may go on
+				_ = tcp.CloseWrite() // the other direction may continue
 				return
 			}
 			_, _ = from.Close(), to.Close() // one of them is broken

@@ -20,7 +20,7 @@ import (
 )
 
 // A device's library sums the head's gradient in pieces of rows, which bits depend on. They follow from the size of its
-// memory, not from what is free of it; a run that goes on elsewhere keeps them, unless they are too large there; and
+// memory, not from what is free of it; a run that continues elsewhere keeps them, unless they are too large there; and
 // ranks whose devices differ have the same.
 func TestPiecesOfTheLoss(t *testing.T) {
 	if testing.Short() {

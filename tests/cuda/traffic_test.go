@@ -27,7 +27,7 @@ import (
 // null is a driver whose devices, an H100 by their figures, do nothing: they note what they are asked for. Device
 // memory is addresses alone, and what the host reads is zero.
 type null struct {
-	memory   int64 // of a device; 0 stands for 80 GiB
+	memory   int64 // of a device; 0 means 80 GiB
 	used     int64 // by other processes
 	next     driver.Ptr
 	kernels  []string

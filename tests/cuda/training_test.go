@@ -184,7 +184,7 @@ func TestTF32(t *testing.T) {
 	require.InDeltaSlice(t, losses[false], losses[true], 1e-2)
 }
 
-// A run that the device's memory is too small for goes on with micro-batches that fit, and has the bits of a run that
+// A run that the device's memory is too small for continues with micro-batches that fit, and has the bits of a run that
 // began with them.
 func TestBatchSizeThatFitsTheDevice(t *testing.T) {
 	const sample = 5 << 20 // elements that the step of a sample takes

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// Checkpoints record what ranks compute on and exchange with. A run that goes on elsewhere says so once.
+// Checkpoints record what ranks compute on and exchange with. A run that continues elsewhere says so once.
 func TestVersionsInCheckpoints(t *testing.T) {
 	if testing.Short() {
 		return // a short run is the race detector's, for which TestBits is enough

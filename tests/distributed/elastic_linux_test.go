@@ -183,8 +183,8 @@ func TestHostsOfPipelinesComeAndGo(t *testing.T) {
 	}
 }
 
-// TestHostRejoins cuts a host's link for longer than the others wait for it: they go on without it, and it takes part
-// again once the link is back. The bits are those of one process.
+// TestHostRejoins cuts a host's link for longer than the others wait for it: they continue without it, and it takes
+// part again once the link is back. The bits are those of one process.
 func TestHostRejoins(t *testing.T) {
 	t.Parallel()
 	s := newSwarm(t, 2)

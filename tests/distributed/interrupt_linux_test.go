@@ -122,7 +122,7 @@ func logged(out string) string {
 	return string(text)
 }
 
-// requireResumes checks that an interrupted job goes on where it was.
+// requireResumes checks that an interrupted job continues where it was.
 func requireResumes(t *testing.T, out string) {
 	t.Helper()
 	step := latest(t, out).Step

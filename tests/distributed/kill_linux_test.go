@@ -315,7 +315,7 @@ func TestRankStoppedBeforeTheJoin(t *testing.T) {
 }
 
 // TestAFrozenRankIsNamedLongBeforeTheDeadline: every other rank names it, the deadline is half an hour away, and
-// nothing is lost once it goes on.
+// nothing is lost once it continues.
 func TestAFrozenRankIsNamedLongBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"shm", "tcp"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAPipelineShrinksAndGrows requires the bits of one process from a run that goes on on fewer and on more ranks:
+// TestAPipelineShrinksAndGrows requires the bits of one process from a run that continues on fewer and on more ranks:
 // what they are more or fewer lies along dp. Checkpoints take both forms.
 func TestAPipelineShrinksAndGrows(t *testing.T) {
 	t.Parallel()

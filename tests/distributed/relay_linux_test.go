@@ -30,7 +30,7 @@ type recording struct {
 	later map[uint32][]byte // what came too early, by sequence number
 }
 
-// pass is what the wire calls for each frame before it goes on.
+// pass is what the wire calls for each frame before it continues.
 func (r *relay) pass(frame []byte) {
 	if len(frame) > 4<<10 && r.flip.CompareAndSwap(true, false) {
 		frame[len(frame)/2] ^= 1
@@ -78,7 +78,7 @@ func (s *recording) add(seq uint32, data []byte) {
 		if int(int32(seq-s.first)) <= len(s.bytes) {
 			delete(s.later, seq)
 			s.add(seq, data)
-			return // which goes on with the rest
+			return // which continues with the rest
 		}
 	}
 }

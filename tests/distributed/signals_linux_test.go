@@ -98,7 +98,7 @@ func TestSignalsSave(t *testing.T) {
 	}
 }
 
-// TestAClosedLogEndsNothing: whoever reads the output goes, as less does upon q. The job goes on to its end.
+// TestAClosedLogEndsNothing: whoever reads the output goes, as less does upon q. The job continues to its end.
 func TestAClosedLogEndsNothing(t *testing.T) {
 	t.Parallel()
 	const steps = 40

@@ -17,8 +17,8 @@ import (
 
 var interrupts = map[string]syscall.Signal{"SIGINT": syscall.SIGINT, "SIGTERM": syscall.SIGTERM}
 
-// TestInterrupt requires the step finished, a checkpoint, exit code 130, and nothing lost for
-// a run that goes on from there.
+// TestInterrupt requires the step finished, a checkpoint, exit code 130, and nothing lost for a run that continues from
+// there.
 func TestInterrupt(t *testing.T) {
 	dir := t.TempDir()
 	whole := filepath.Join(dir, "whole")

@@ -162,8 +162,8 @@ func awaitWriting(out string, done <-chan struct{}) bool {
 	}
 }
 
-// TestKilledRunsEndAsUndisturbedOnes kills runs again and again, goes on with "last", and
-// requires the end of the run that nobody killed. With -short it is a third of the kills.
+// TestKilledRunsEndAsUndisturbedOnes kills runs again and again, continues with "last", and requires the end of the run
+// that nobody killed. With -short it is a third of the kills.
 func TestKilledRunsEndAsUndisturbedOnes(t *testing.T) {
 	kills := 30
 	if testing.Short() {

@@ -84,7 +84,7 @@ func TestTerminal(t *testing.T) {
 	require.Equal(t, 1, strings.Count(s.Text(), "saved out/checkpoint-20"))
 }
 
-// TestTerminalInterrupt types Ctrl-C: the last lines say what happened and where to go on.
+// TestTerminalInterrupt types Ctrl-C: the last lines say what happened and where to continue.
 func TestTerminalInterrupt(t *testing.T) {
 	typed := false
 	s, code := onTerminal(t, 100,

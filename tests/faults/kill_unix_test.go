@@ -85,8 +85,7 @@ func (c *teller) OnSave(e *callbacks.Event) error {
 	return err
 }
 
-// training is the run of this package: it goes on from the last checkpoint of dir, if
-// there is one.
+// training is the run of this package: it continues from the last checkpoint of dir, if there is one.
 func training(dir string, saveSteps float64, tell *teller) (*trainer.Trainer, error) {
 	m, err := mlp.New(nn.NewInit(tensor.CPU(), 1), mlp.Config{Sizes: []int{1, 8, 1}})
 	if err != nil {

@@ -77,7 +77,7 @@ type Loop struct {
 	RunID string
 	Step  int64 // optimizer steps done
 	State func() *callbacks.State
-	// Files are values for JSON, by the names of the files, without which a run cannot go on.
+	// Files are values for JSON, by the names of the files, without which a run cannot continue.
 	Files func() map[string]any
 }
 

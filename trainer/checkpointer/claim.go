@@ -12,8 +12,8 @@ import (
 )
 
 // Claim keeps other processes from writing into output_dir, if this run writes there, until release is called. A run
-// that does not go on with checkpoints of the folder does not start in one that has checkpoints of another run, unless
-// overwrite_output_dir says so: then they are renamed.
+// that does not continue with checkpoints of the folder does not start in one that has checkpoints of another run,
+// unless overwrite_output_dir says so: then they are renamed.
 func (c *Checkpointer) Claim(ctx context.Context, goesOn bool) (release func(), err error) {
 	if c.Args.SaveStrategy == args.StrategyNo {
 		return func() {}, nil

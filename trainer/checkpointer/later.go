@@ -27,8 +27,8 @@ func (c *Checkpointer) CheckLater() error {
 	return nil
 }
 
-// Copy is Save that copies everything into memory and leaves the writing to its caller: training may go on while write
-// runs. write is nil on ranks that have nothing to write. Copy is collective as Save is.
+// Copy is Save that copies everything into memory and leaves the writing to its caller: training may continue while
+// write runs. write is nil on ranks that have nothing to write. Copy is collective as Save is.
 func (c *Checkpointer) Copy(ctx context.Context, loop Loop, opt Optimizer) (write func() (checkpoint.Info, error),
 	err error) {
 	if err := c.CheckLater(); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-ml/lockstep/comm"
 )
 
-// RefusedError says that a run does not begin, or does not go on from a checkpoint, with the arguments, the data and
+// RefusedError says that a run does not begin, or does not continue from a checkpoint, with the arguments, the data and
 // the folder that it has.
 type RefusedError struct{ Err error }
 

@@ -127,7 +127,7 @@ func (c *Checkpointer) stateParts(loop Loop) ([]checkpoint.Part, error) {
 	return []checkpoint.Part{checkpoint.BytesPart(StateFile, state), checkpoint.BytesPart(ArgsFile, saved)}, nil
 }
 
-// settledArgs are the arguments with the number of chunks that cp_chunks 0 stands for.
+// settledArgs are the arguments with the number of chunks that cp_chunks 0 means.
 func (c *Checkpointer) settledArgs() ([]byte, error) {
 	a := c.Args.Clone()
 	a.CPChunks = a.ContextChunks()

@@ -84,7 +84,7 @@ func Float(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 // Writer writes the record of a rank.
 type Writer struct{ f *os.File }
 
-// Create begins the record of a rank in a run's output folder, or goes on with it if the run goes on after a step.
+// Create begins the record of a rank in a run's output folder, or continues with it if the run continues after a step.
 func Create(dir string, h Header) (*Writer, error) {
 	h.Version = version
 	dir = filepath.Join(dir, Dir)

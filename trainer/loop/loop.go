@@ -255,9 +255,9 @@ func (s *State) readPlace(ck *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// Save writes a checkpoint after so many optimizer steps, between two windows, and deletes old ones as
-// save_total_limit says. It returns the checkpoint's folder on rank 0, "" on others. An error on one rank is an error
-// on all, and the loop may go on.
+// Save writes a checkpoint after so many optimizer steps, between two windows, and deletes old ones as save_total_limit
+// says. It returns the checkpoint's folder on rank 0, "" on others. An error on one rank is an error on all, and the
+// loop may continue.
 func (s *State) Save(ctx context.Context, step int64) (path string, err error) {
 	if s.saver == nil {
 		return "", errNotLoaded

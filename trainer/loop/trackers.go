@@ -15,7 +15,7 @@ import (
 
 // Trackers are the reporters that report_to names, for a loop without callbacks: accelerate's init_trackers, log and
 // end_training. They work on rank 0; on other ranks the methods do nothing. Registered with State.Register, a resumed
-// loop goes on with the runs that its trackers began.
+// loop continues with the runs that its trackers began.
 type Trackers struct {
 	handler *callbacks.Handler
 	control callbacks.Control

@@ -4,14 +4,14 @@ package schedule
 
 import "slices"
 
-// clock runs a schedule. Each rank runs as far as it can; what it makes lets others go on. Times follow from the order
-// of the lists alone, not from the order in which ranks are run here.
+// clock runs a schedule. Each rank runs as far as it can; what it makes lets others continue. Times follow from the
+// order of the lists alone, not from the order in which ranks are run here.
 type clock struct {
 	s       *Schedule
 	costs   Costs
 	lowered bool
 	ranks   []runner
-	ready   []int // ranks that may be able to go on
+	ready   []int // ranks that may be able to continue
 	links   map[[2]int]*link
 	// When something is there, by stage and micro-batch, or never: a stage's output, the gradient of its input, and the
 	// messages with its input and with the gradient of its output.

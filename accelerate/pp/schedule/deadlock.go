@@ -47,7 +47,7 @@ func (k *clock) deadlock() *DeadlockError {
 	return cycle(rank, k.wait)
 }
 
-// cycle follows what ranks wait for, from one of those that cannot go on, until it comes to a rank again.
+// cycle follows what ranks wait for, from one of those that cannot continue, until it comes to a rank again.
 func cycle(rank int, wait func(rank int) Wait) *DeadlockError {
 	var path []Wait
 	for {

@@ -14,7 +14,7 @@ const mostTicks = 4096
 
 // Text draws the step for a terminal of a number of columns: a row for each rank, a column for each tick. A tick is the
 // time of the shortest pass. A pass is drawn as its action, without the stage where each rank has only one, with dashes
-// over its further ticks; a dot is an idle tick. A step that is longer than the lines are goes on below.
+// over its further ticks; a dot is an idle tick. A step that is longer than the lines are continues below.
 func (s *Simulation) Text(columns int) string {
 	grid, width := s.grid()
 	head := len("rank ") + len(strconv.Itoa(len(grid)-1)) + len(" ")

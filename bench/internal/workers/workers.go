@@ -209,7 +209,7 @@ func (w *worker) fail(err error) error {
 	return fmt.Errorf("worker %d: %w: %s", w.rank, err, w.complaints.String())
 }
 
-// reports lets the workers go on together when all have warmed up, and reads their reports.
+// reports lets the workers continue together when all have warmed up, and reads their reports.
 func reports[R any](list []*worker) ([]R, error) {
 	for _, w := range list {
 		if line, err := w.out.ReadString('\n'); err != nil || line != ready {

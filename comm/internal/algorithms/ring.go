@@ -4,7 +4,7 @@ package algorithms
 
 import "github.com/lockstep-ml/lockstep/comm/internal/window"
 
-// ring sends and receives chunks in a ring: to the next rank and from the one before. Chunk t of one step goes on as
+// ring sends and receives chunks in a ring: to the next rank and from the one before. Chunk t of one step continues as
 // chunk t + width, in the next step.
 type ring struct {
 	x     *exchange
@@ -93,7 +93,7 @@ func (x *exchange) ringAllReduce() error {
 	}).run()
 }
 
-// ringReduceScatter is the first half of that. The input stays as it is: partial sums lie in their own memory.
+// ringReduceScatter is the first half of that. The input stays unchanged: partial sums lie in their own memory.
 func (x *exchange) ringReduceScatter() error {
 	c, n, block := x.c, x.n, x.c.Count*x.size
 	width := chunks(block, x.r.ChunkBytes)

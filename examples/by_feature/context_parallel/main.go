@@ -2,7 +2,7 @@
 
 // Context_parallel trains a small GPT-2 on ranks that divide the tokens of each sequence (cp_size) and exchange keys
 // and values in different ways (cp_strategy). With the same number of chunks (cp_chunks) the weights have the bits of
-// one rank, except for a ring, which adds in another order. A run goes on from a checkpoint on other ranks. Under a
+// one rank, except for a ring, which adds in another order. A run continues from a checkpoint on other ranks. Under a
 // launcher of two processes it trains on these alone:
 //
 //	CGO_ENABLED=0 go build -o out/bin/context_parallel ./examples/by_feature/context_parallel
@@ -34,7 +34,7 @@ type job struct {
 	strategy   args.CPStrategy
 	chunks     int
 	save       bool   // after half of the steps
-	checkpoint string // to go on from
+	checkpoint string // to continue from
 }
 
 func (j job) String() string { return fmt.Sprintf("cp_size %d by %s", j.cp, j.strategy) }

@@ -49,7 +49,7 @@ type progress struct {
 	Sum, Count float64
 }
 
-// train is the loop of one rank. The first signal ends signals; ctx, that of the exchanges between ranks, goes on, so
+// train is the loop of one rank. The first signal ends signals; ctx, that of the exchanges between ranks, continues, so
 // that no rank waits for one that has left.
 func train(signals context.Context, acc *accelerate.Accelerator, a *args.TrainingArguments, out io.Writer) (err error) {
 	ctx := context.WithoutCancel(signals)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Mesh trains a small GPT-2 on four ranks, which are goroutines: pipelines of two stages (pp_size), each sharded over
-// two ranks (dp_shard_size). Then runs go on from its checkpoint in the middle, on this mesh and on others. The weights
-// always have the bits of one rank. Under a launcher of four processes it trains on the first mesh alone:
+// two ranks (dp_shard_size). Then runs continue from its checkpoint in the middle, on this mesh and on others. The
+// weights always have the bits of one rank. Under a launcher of four processes it trains on the first mesh alone:
 //
 //	CGO_ENABLED=0 go build -o out/bin/mesh ./examples/by_feature/mesh
 //	go run ./cmd/lockstep launch --nproc_per_node 4 -- out/bin/mesh

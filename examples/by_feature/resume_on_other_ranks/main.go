@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Resume_on_other_ranks trains on four ranks, is interrupted, goes on with two, is interrupted
-// again, and ends with one. Checkpoints are in global terms: no sample is lost or repeated, and
-// the weights are those of a run that never stopped, bit for bit.
+// Resume_on_other_ranks trains on four ranks, is interrupted, continues with two, is interrupted again, and ends with
+// one. Checkpoints are in global terms: no sample is lost or repeated, and the weights are those of a run that never
+// stopped, bit for bit.
 package main
 
 import (

@@ -2,7 +2,7 @@
 
 // Tensor_parallel divides the matrices of a small GPT-2 among two and four ranks (tp_size), which are goroutines: each
 // has a part of every matrix, and of the optimizer's state. The sums that the ranks share have four parts (tp_parts),
-// on one rank too, so the weights always have the same bits; whole sums are the control. Then runs go on from a
+// on one rank too, so the weights always have the same bits; whole sums are the control. Then runs continue from a
 // checkpoint of two ranks, on other numbers of ranks. Under a launcher the ranks are processes, as many as it starts:
 //
 //	CGO_ENABLED=0 go build -o out/bin/tensor_parallel ./examples/by_feature/tensor_parallel

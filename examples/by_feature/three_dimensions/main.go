@@ -3,7 +3,7 @@
 // Three_dimensions trains a small GPT-2 in its own loop on eight ranks, which are goroutines: pipelines of two stages
 // (pp_size), whose layers two ranks divide (tp_size), and of whose parts two ranks have a shard each (dp_shard_size).
 // In each step every rank checks that it has what one rank has: samples, loss, norm, gradients, weights and moments, to
-// the bit. Then runs go on from its checkpoint, which the ranks wrote in pieces, on other meshes. A check that fails
+// the bit. Then runs continue from its checkpoint, which the ranks wrote in pieces, on other meshes. A check that fails
 // ends the program with an error; -spoil WHAT makes one fail, by one bit on one rank: samples, gradients, weights or
 // checkpoint.
 //

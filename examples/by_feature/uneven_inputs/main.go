@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Uneven_inputs trains on ranks with unequal numbers of batches, for example one file per rank. A rank that ran out
-// goes on without gradients until all have: Join tells it for how long. Every sample counts once; none is repeated or
+// continues without gradients until all have: Join tells it for how long. Every sample counts once; none is repeated or
 // left out. (The trainer needs none of this: its stream gives every rank every step.)
 package main
 

@@ -229,7 +229,7 @@ func testFaults(t *testing.T, b backend.Backend) {
 			require.Equal(t, b.Name(), fault.Backend)
 			require.Equal(t, name, fault.Op.String())
 			require.ErrorContains(t, fault, c.want)
-			fill(s, out, 5) // the stream goes on
+			fill(s, out, 5) // the stream continues
 			require.Equal(t, 5.0, read(t, s, out))
 		})
 	}

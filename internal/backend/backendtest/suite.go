@@ -153,7 +153,7 @@ type sample struct {
 	want   [][]float64 // per output, in row-major order
 	// numbers says that inputs hold what attributes do else, see op.go: Conditional.
 	numbers bool
-	loose   float64 // the tolerance is multiplied by it; 0 stands for 1
+	loose   float64 // the tolerance is multiplied by it; 0 means 1
 }
 
 // run launches the sample and returns the bytes of the outputs' buffers.

@@ -37,7 +37,7 @@ type Device struct {
 	calls      []*widened
 }
 
-// New returns a device whose kernels use up to the given number of workers; 0 stands for GOMAXPROCS.
+// New returns a device whose kernels use up to the given number of workers; 0 means GOMAXPROCS.
 func New(workers int) *Device {
 	d := &Device{pool: parallel.New(workers)}
 	d.kept = make([]*workspace, d.pool.Workers())

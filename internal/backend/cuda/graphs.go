@@ -20,8 +20,8 @@ const EnvGraphs = "LOCKSTEP_CUDA_GRAPHS"
 // Graphs say how streams use CUDA graphs. The zero value is what is best for training.
 type Graphs struct {
 	Off      bool          // make each call at once
-	Limit    int           // graphs of a stream; 0 stands for 512
-	Patience time.Duration // how long a call may wait for others to come; 0 stands for 1 ms, a negative one for ever
+	Limit    int           // graphs of a stream; 0 means 512
+	Patience time.Duration // how long a call may wait for others to come; 0 means 1 ms, a negative one for ever
 }
 
 func (g Graphs) limit() int { return cmp.Or(max(g.Limit, 0), 512) }

@@ -216,7 +216,7 @@ func late(s *stream) {
 	s.q.late()
 }
 
-// A sequence that stands still is ended, but not one that goes on.
+// A sequence that stands still is ended, but not one that continues.
 func TestPatience(t *testing.T) {
 	d := withGraphs(t, Graphs{Patience: 1 << 50}, fake.Options{})
 	s := newStream(d)

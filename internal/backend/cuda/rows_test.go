@@ -499,7 +499,7 @@ func TestScatterAddAddsInOrder(t *testing.T) {
 	}
 }
 
-// The first bad index is named, wherever it lies, and later work of the stream goes on.
+// The first bad index is named, wherever it lies, and later work of the stream continues.
 func TestFaultsNameTheFirstBadIndex(t *testing.T) {
 	d := fakeDevice(t, fake.Options{})
 	for _, op := range []backend.Op{backend.OpEmbedding, backend.OpEmbeddingGrad} {

@@ -47,7 +47,7 @@ func TestMemoryIsPoisoned(t *testing.T) {
 	}
 }
 
-// A stream that waits for an event of another one that is held back does nothing meanwhile, its caller goes on, and
+// A stream that waits for an event of another one that is held back does nothing meanwhile, its caller continues, and
 // memory stays until the work is done.
 func TestWorkIsDeferred(t *testing.T) {
 	d := deferred.New(1)

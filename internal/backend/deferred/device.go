@@ -37,7 +37,7 @@ type Device struct {
 	waits, launches atomic.Int64
 }
 
-// New returns a device whose kernels use up to the given number of workers; 0 stands for GOMAXPROCS.
+// New returns a device whose kernels use up to the given number of workers; 0 means GOMAXPROCS.
 func New(workers int) *Device {
 	d := &Device{cpu: cpu.New(workers)}
 	d.cpu.SetPoison(true)

@@ -25,21 +25,21 @@ import (
 
 // Options describe the machine.
 type Options struct {
-	Devices    int           // 0 stands for 1
+	Devices    int           // 0 means 1
 	Version    string        // of driver and libraries; "" stands for fake
-	Memory     int64         // bytes of each device; 0 stands for 256 MiB
+	Memory     int64         // bytes of each device; 0 means 256 MiB
 	Seed       uint64        // of the paces of streams, and of the order of threads
 	Delay      time.Duration // the longest pause before a command; 0: goroutines yield at random alone
 	CheckRaces bool          // look for races between blocks and warps: slower
-	SMs        int           // multiprocessors; 0 stands for 4
-	Workers    int           // goroutines that run a kernel's blocks; 0 stands for 1
+	SMs        int           // multiprocessors; 0 means 4
+	Workers    int           // goroutines that run a kernel's blocks; 0 means 1
 	Budget     int64         // instructions of a launch, of all threads together; 0: no bound
 	NoDnn      bool          // the machine has no cuDNN
 	// NoAlgorithm makes cuDNN find no algorithm for convolutions of more kernels than this; 0: it finds one for all.
 	NoAlgorithm int
 	NoCompiler  int    // the code with which PTX cannot be loaded, as cuda.NoCompiler; 0: it can
 	NoCubins    bool   // cubins cannot be loaded
-	Capability  [2]int // compute capability; 0.0 stands for 9.0
+	Capability  [2]int // compute capability; 0.0 means 9.0
 	// Ran is told of each kernel that has run, and of its threads' instructions, by the goroutines of streams; nil:
 	// nobody is.
 	Ran func(kernel string, instructions int64)

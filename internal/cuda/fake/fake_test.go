@@ -77,7 +77,7 @@ func TestCopies(t *testing.T) {
 	require.Equal(t, want, dst)
 }
 
-// Memory that a copy still reads must stay as it is, and must not go. The error comes later, and stays.
+// Memory that a copy still reads must stay unchanged, and must not go. The error comes later, and stays.
 func TestMemoryUnderACopy(t *testing.T) {
 	d := device(t, fake.Options{})
 	s := stream(t, d)

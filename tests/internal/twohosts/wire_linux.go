@@ -122,7 +122,7 @@ func (w *Wire) close() error {
 }
 
 // offload is the length of what stands before a frame: which checksums and cuts the hosts' kernels have left to the
-// device. It goes on as it came.
+// device. It continues as it came.
 const offload = 10
 
 // held is a frame on its way.

@@ -30,7 +30,7 @@ type Arrangement struct {
 	// Control is true of a run whose bits must differ from those of all others: one rank forms its sums as a whole, and
 	// not in the parts that ranks along tp share.
 	Control bool
-	// Phases follow each other; each goes on from the last one's checkpoint.
+	// Phases follow each other; each continues from the last one's checkpoint.
 	Phases []Phase
 }
 

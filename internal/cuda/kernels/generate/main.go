@@ -7,7 +7,7 @@
 //
 // nvcc is that of the version that package kernels names; on Linux, pip install nvidia-cuda-nvcc==13.0.88 brings it
 // with nvidia-cuda-crt, nvidia-nvvm, nvidia-cuda-runtime and nvidia-cuda-cccl. It needs no device, and g++ as
-// preprocessor. Names of families as arguments compile these alone; the others' PTX stays as it is in the archive.
+// preprocessor. Names of families as arguments compile these alone; the others' PTX stays unchanged in the archive.
 package main
 
 import (
