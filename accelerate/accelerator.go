@@ -106,7 +106,7 @@ func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l
 func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h } }
 
 // WithPrecision makes the module of a path, and all within it, compute in its own dtype: tensor.Float32,
-// tensor.BFloat16 or tensor.Float16, whatever bf16 and fp16 say. Parameters stay unchanged.
+// tensor.BFloat16 or tensor.Float16, regardless of bf16 and fp16. Parameters keep their dtype.
 func WithPrecision(module string, dt tensor.DType) Option {
 	return func(a *Accelerator) { a.own = append(a.own, precision.Module{Path: module, DType: dt}) }
 }
@@ -197,7 +197,7 @@ type OptimizerFunc func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer,
 // model. Without an OptimizerFunc (nil) the loop updates the parameters by itself. units are the modules to recompute
 // in backward, if gradient checkpointing is on, and those whose parameters a sharded model gathers together. With
 // several ranks it checks that all have the same arguments, kernels and parameters, and that each rank of a process has
-// its own model, copies rank 0's parameters and buffers to every rank, and sets up the exchange of gradients.
+// its own model. Then it copies rank 0's parameters and buffers to every rank, and sets up the exchange of gradients.
 //
 // Parameters that require a gradient now are trained. They may be frozen and unfrozen between steps, on
 // all ranks alike; one that is frozen now stays so: Reduce returns an error if it requires a gradient
@@ -335,7 +335,7 @@ func (a *Accelerator) Tree() *nn.Tree { return a.tree }
 // Params are the trained parameters in registration order.
 func (a *Accelerator) Params() []tensor.Named { return a.params }
 
-// Optimizer is the one that Prepare made; nil without.
+// Optimizer returns the optimizer that Prepare made, or nil.
 func (a *Accelerator) Optimizer() *optim.Optimizer { return a.opt }
 
 // Trained is what the optimizer of this rank updates: see OptimizerFunc. Reduce leaves the gradients there.
@@ -372,11 +372,11 @@ func (a *Accelerator) evalCtx(root *tensor.Ctx, tree *nn.Tree) *nn.Ctx {
 // Scaler is the loss scaling of fp16, nil without it.
 func (a *Accelerator) Scaler() *precision.Scaler { return a.scaler }
 
-// Backward runs the backward pass of one micro-batch: lossSum is the sum of its loss terms,
-// count the number of terms (or the sum of their weights) in the whole window over all ranks, microBatch its number
-// in the window, and last tells whether it is this rank's last there. Gradients
-// of the micro-batches are added in the tree of docs/numerics.md. During the pass of the last
-// micro-batch they are sent as soon as they are complete, unless NoSync forbids it.
+// Backward runs the backward pass of one micro-batch: lossSum is the sum of its loss terms, count the number of terms
+// (or the sum of their weights) in the whole window over all ranks, and microBatch its number in the window. last
+// reports whether it is this rank's last in the window. Gradients of the micro-batches are added in the tree of
+// docs/numerics.md. During the pass of the last micro-batch they are sent as soon as they are complete, unless NoSync
+// forbids it.
 func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64, microBatch int, last bool) {
 	if a.pipeline != nil {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: "a backward pass of one micro-batch under pp_size: want " +
@@ -528,10 +528,10 @@ func (a *Accelerator) ClipGradValue(ctx context.Context, limit float64) error {
 	return nil
 }
 
-// Step updates the parameters, and updates running statistics (batch norm's) with each micro-batch
-// of the window, in order. If Step is not called, both stay as they were; so do they under fp16
-// if the gradients overflowed, which changes the scale instead, and after a window without loss terms, which would move
-// parameters by momentum and weight decay alone. It is collective; it returns an error if a rank is lost.
+// Step updates the parameters, and updates running statistics (batch norm's) with each micro-batch of the window, in
+// order. If Step is not called, both stay unchanged. Step itself leaves them unchanged if the gradients overflowed
+// under fp16, when it lowers the scale instead, and after a window without loss terms, which would move parameters only
+// by momentum and weight decay. It is collective; it returns an error if a rank is lost.
 func (a *Accelerator) Step(ctx context.Context) error {
 	if a.tree == nil {
 		return errors.New("accelerate: Step before Prepare: want a prepared model")

@@ -40,9 +40,9 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 	return newRank(p, named(p.device), opts, -1, p.replicas)
 }
 
-// Replicas returns the accelerators of n ranks that are goroutines of this process, in
-// rank order. They take the devices that the arguments name in turn; those that share one, as the CPU, share its
-// workers, which help any rank that has work. Connect prepares them for collective work.
+// Replicas returns the accelerators of n ranks that are goroutines of this process, in rank order. They take the
+// devices that the arguments name round robin; those that share one, such as the CPU, share its workers, which help any
+// rank that has work. Connect prepares them for collective work.
 func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator, error) {
 	p := planOf(a)
 	accs, on := make([]*Accelerator, n), named(p.device)
@@ -71,9 +71,9 @@ func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelera
 // next follow the new ones. The device, the ranks, their engine and the sharding stay as New chose them.
 func (acc *Accelerator) SetArguments(a *args.TrainingArguments) { acc.next = planOf(a) }
 
-// OpenDevice opens the device that the argument device gives a run of one rank, for programs that compute without one:
-// auto is an accelerator if the program has one that can be used, and otherwise the CPU, with a warning that says why;
-// a kind of devices is its first.
+// OpenDevice opens the device that the argument device names, for programs that compute without a training run. auto is
+// an accelerator if the program has a usable one, and otherwise the CPU, with a warning that gives the reason; a kind
+// of devices is its first one.
 func OpenDevice(name string) (*tensor.Device, error) {
 	dev, err := named(deviceOf(name)).take(0, slog.Default())
 	if err != nil {
@@ -321,7 +321,7 @@ func TensorConfig(a *args.TrainingArguments, model nn.Module, g *comm.Group) (cf
 	return tp.Config{Group: g, Plan: plan, Parts: parts}, err == nil, err
 }
 
-// ShardsGradients reports whether a rank has the sums of its shard of the gradients alone under the arguments.
+// ShardsGradients reports whether, under the arguments, a rank has only the sums of its shard of the gradients.
 func ShardsGradients(a *args.TrainingArguments) bool {
 	return shard.Strategy(a.ShardStrategy()).ShardsGradients()
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // DescribeSharding says how a prepared model is spread over the ranks: the strategy, the schedule of a pipeline, and a
-// rank's part of the parameters between steps, in megabytes of 10⁶ bytes. It is "" where each rank holds everything.
+// rank's part of the parameters between steps, in megabytes of 10⁶ bytes. It is "" if each rank has everything.
 func (a *Accelerator) DescribeSharding() string {
 	name := map[shard.Strategy]string{shard.Optimizer: "zero_stage 1", shard.Gradients: "zero_stage 2"}
 	strategy := string(a.sharding.Strategy)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Environment is what the last bits of a run depend on beside its arguments, its data and the number of ranks.
+// Environment is what the last bits of a run depend on besides its arguments, its data and the number of ranks.
 // Checkpoints record it.
 type Environment struct {
 	// Devices are what ranks compute on, with the versions of driver and libraries, each kind once: see

@@ -12,8 +12,8 @@ import (
 )
 
 // ErrInterrupted is returned, wrapped with the cause, by a loop whose context ended on this rank or, by agreement
-// (Accelerator.Agree), on another, after it has saved what is to be saved. Package program ends the process with the
-// exit code of an interrupt then.
+// (Accelerator.Agree), on another. The loop returns it after saving. Package program then ends the process with the
+// exit code of an interrupt.
 var ErrInterrupted = errors.New("interrupted")
 
 // RecordError tells the launcher, if there is one, why this process is about to exit:

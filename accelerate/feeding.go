@@ -58,7 +58,7 @@ func (a *Accelerator) IterableWindows(ctx context.Context, src data.IterableSour
 	return feed.Iterable(ctx, src, layout, rule, a.feeding(steps))
 }
 
-// Batches deals the batches of a dataset to the ranks in turn, each per_device_eval_batch_size samples, as an
+// Batches deals the batches of a dataset to the ranks round robin, per_device_eval_batch_size samples each, as an
 // evaluation needs them. A window has a batch of each rank; the last one may have fewer.
 func (a *Accelerator) Batches(ctx context.Context, src data.Source) (*feed.Windows, error) {
 	layout := a.batchLayout()

@@ -94,8 +94,8 @@ func commHook(own ddp.Hook, e exchange) (ddp.Hook, error) {
 // every rank before each window.
 func (a *Accelerator) BeginWindow(ctx context.Context) error { return a.strategy.Open(ctx) }
 
-// SyncParameters copies the values of m's parameters and buffers from the first rank of those that hold the same part
-// of the model, rank 0 without pipeline or tensor parallelism, to the others.
+// SyncParameters copies the values of m's parameters and buffers to the other ranks from the first rank that has the
+// same part of the model. Without pipeline or tensor parallelism that is rank 0.
 func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 	_, err := a.verify(ctx, nn.Walk(m).State())
 	return err
@@ -139,8 +139,8 @@ func (a *Accelerator) leave(whole bool) error {
 	return errors.Join(err, a.disk.Close(a.ctx.NoGrad()))
 }
 
-// Unshard ends what Prepare began: the parameters of a sharded model become whole again, on every rank, and can be read
-// and saved by each alone. It is collective. Prepare follows it before training continues.
+// Unshard undoes the sharding of Prepare: every rank has the whole parameters again, and can read and save them without
+// the others. It is collective. Call Prepare again before training continues.
 func (a *Accelerator) Unshard(ctx context.Context) error {
 	if err := a.Barrier(ctx); err != nil { // a group that failed gives nothing back
 		return err

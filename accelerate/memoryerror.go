@@ -10,8 +10,8 @@ import (
 )
 
 // MemoryError is returned by all ranks of a window under WindowOptions.TryMemory in which a pass of some rank ran out
-// of memory. All ranks are still in step and no parameter has changed: the window can be tried again with smaller
-// micro-batches, after Prepare.
+// of memory. All ranks are still in step and no parameter has changed: retry the window with smaller micro-batches,
+// after Prepare.
 type MemoryError struct {
 	Err error // this rank's failure; nil if only others failed
 }

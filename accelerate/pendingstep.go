@@ -14,9 +14,9 @@ import (
 )
 
 // PendingStep is the rest of an optimizer step after the last backward pass of a window: Clip, Step and Read, in this
-// order, before ZeroGrad and the next window; all else is an error. What the device can do by itself is only queued:
-// Read, at the end, is the one place where the host waits for it. It skips a step whose loss or gradients are not
-// finite, and one without loss terms.
+// order, before ZeroGrad and the next window; all else is an error. Everything that the device can do without the host
+// is only queued: only Read, at the end, waits for it. It skips a step whose loss or gradients are not finite, and one
+// without loss terms.
 //
 // Where the device cannot, the numbers are read earlier, with the same bits in the end: losses in StartWindow if ranks
 // exchange them, or if a micro-batch has no loss terms; norms in Clip where gradients are sharded, ranks step on their
@@ -67,7 +67,7 @@ func (s *PendingStep) enter(method string, first, last phase) error {
 	return nil
 }
 
-// Numbers are what a step computed, the same on all ranks.
+// Numbers are the results of a step, the same on all ranks.
 type Numbers struct {
 	Loss       WindowLoss
 	Sums       []float64 // of other numbers of the loss terms, as WindowOptions.Sums says
@@ -251,9 +251,9 @@ func (s *PendingStep) Step(ctx context.Context) error {
 	return nil
 }
 
-// Read waits for the device and returns the numbers of the step. It follows Clip, and comes after Step; whoever needs
-// the numbers before may call it there too, and makes the host wait there. An overflow at the smallest loss scale of
-// fp16 is a *LossScaleError, on all ranks.
+// Read waits for the device and returns the numbers of the step. Call it after Clip and Step. If you need the numbers
+// before Step, call it there too; the host then waits there. An overflow at the smallest loss scale of fp16 is a
+// *LossScaleError, on all ranks.
 func (s *PendingStep) Read(ctx context.Context) (Numbers, error) {
 	if err := s.enter("Read", afterClip, afterStep); err != nil {
 		return Numbers{}, err

@@ -13,8 +13,8 @@ import (
 // Sharding says how a model is spread over the data's ranks.
 type Sharding struct {
 	Strategy shard.Strategy
-	// Modules are the units whose parameters come and go together; nil means those that Prepare is given. What lies in
-	// none of them is whole for the length of a pass.
+	// Modules are the units whose parameters are gathered and freed together; nil means those that Prepare is given.
+	// Parameters outside of them stay whole for the length of a pass.
 	Modules []nn.Module
 	// Gather makes ranks of one host gather parameters too. Else they have them once, in memory that they share, unless
 	// their engine or device cannot: what full_shard is for, without its traffic.

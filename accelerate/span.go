@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-ml/lockstep/trace"
 )
 
-// WithTracer calls f with the spans of each step, on the rank's goroutine, beside other tracers.
+// WithTracer calls f with the spans of each step, on the rank's goroutine, in addition to other tracers.
 func WithTracer(f func(trace.Span)) Option { return func(a *Accelerator) { a.trace.Listen(f) } }
 
 // Trace is where the spans of this rank's steps are told.

@@ -173,7 +173,7 @@ func (a *Accelerator) summed() []tensor.Named {
 // and load it.
 func (a *Accelerator) Shards() strategy.Shards { return a.strategy.Shards() }
 
-// ShardMemory is what this rank holds of the prepared model; the zero value where each rank holds all of it.
+// ShardMemory is the memory of this rank's part of the prepared model; the zero value if each rank has all of it.
 func (a *Accelerator) ShardMemory() strategy.Memory {
 	p := a.strategy.Parameters()
 	if p == nil {
@@ -194,7 +194,7 @@ func (a *Accelerator) GathersParameters() bool {
 }
 
 // Alone calls f, which other ranks do not call, as callbacks of rank 0. If it uses parameters of a sharded model, f
-// ends with an error: to gather them takes all ranks.
+// ends with an error: only all ranks together can gather them.
 func (a *Accelerator) Alone(f func() error) error {
 	if p := a.strategy.Parameters(); p != nil {
 		return p.Alone(f)
@@ -203,8 +203,8 @@ func (a *Accelerator) Alone(f func() error) error {
 }
 
 // Summon calls f, which may read whole parameters of a sharded model outside of forward passes. They are gathered as f
-// uses them. With write they keep what f makes of them. On every rank f uses the same parameters in the same order.
-// Without shards it only calls f.
+// uses them. With write the changes of f are kept. On every rank f uses the same parameters in the same order. Without
+// shards it only calls f.
 func (a *Accelerator) Summon(write bool, f func() error) error {
 	if p := a.strategy.Parameters(); p != nil {
 		return p.Summon(write, f)

@@ -25,7 +25,7 @@ type WindowLoss struct {
 // Mean is the mean loss; NaN if there was no term.
 func (w WindowLoss) Mean() float64 { return w.Sum / w.Count }
 
-// Output is what a loss function computes: the sum of a batch's loss terms, a tensor of one element, and their number,
+// Output is the result of a loss function: the sum of a batch's loss terms, a tensor of one element, and their number,
 // or the sum of their weights. In a stage of a pipeline that is not the last (nn.Ctx.WithStage) it is what the model
 // passes on.
 type Output = pp.Output
@@ -38,17 +38,17 @@ type LossFunc func(c *nn.Ctx, b *data.Batch) (Output, error)
 // WindowOptions are what RunWindow and StartWindow do with the micro-batches of a window.
 type WindowOptions struct {
 	Loss LossFunc
-	// Sums is how many numbers beside the loss each Output has the sums of: see Numbers.Sums.
+	// Sums is how many sums each Output has besides the loss: see Numbers.Sums.
 	Sums int
 	// Between is called between two micro-batches of this rank; nil means nothing. In a pipeline, whose micro-batches
 	// overlap, the calls come after the last of them.
 	Between func() error
-	// Figures of this rank are replaced by their sums over all ranks, beside the losses.
+	// Figures of this rank are replaced by their sums over all ranks, as the losses are.
 	Figures []float64
 	// DataErr is why this rank could not read its batches, and passes none. The window then ends on all ranks with a
 	// *DataError, before it changes anything.
 	DataErr error
-	// TryMemory ends the window on all ranks with a *MemoryError, in place of an abort, if a pass of some rank runs out
+	// TryMemory ends the window on all ranks with a *MemoryError, instead of an abort, if a pass of some rank runs out
 	// of memory. The ranks then exchange gradients after the last pass, not during it. It is not for sharded models,
 	// pipelines, divided matrices or tokens, whose ranks exchange something in each pass.
 	TryMemory bool
@@ -190,7 +190,7 @@ func (o WindowOptions) check(a *Accelerator, batches []*data.Batch) error {
 	return nil
 }
 
-// CheckLoss refuses what is no sum of so many loss terms.
+// CheckLoss returns an error if the value is not a sum of so many loss terms.
 func CheckLoss(sum *tensor.Tensor, count float64) error {
 	switch {
 	case sum == nil:

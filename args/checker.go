@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/misspelt"
 )
 
-// Checked is implemented by settings that know what is wrong with them. Loader
-// calls Check after the fields' choices were checked.
+// Checked is implemented by settings that can check themselves. Loader calls Check after it has checked the fields'
+// choices.
 type Checked interface {
 	Check(c *Checker)
 }

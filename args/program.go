@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/catalog"
 )
 
-// Program says what the running program has of the things that settings name. What it has depends on the packages
-// that it imports: trainer.Program tells.
+// Program lists which of the things that settings name the running program has. That depends on the packages that it
+// imports: see trainer.Program.
 type Program struct {
 	// Reporters are the names that report_to can choose from.
 	Reporters []string
@@ -25,8 +25,8 @@ type Program struct {
 	Processes int
 	// Mesh describes what is wrong with the mesh of so many ranks; nil: nothing.
 	Mesh func(a *TrainingArguments, ranks int) error
-	// Stages is how many stages the schedule of a name, or a file, has on the ranks of a pipeline, or what is wrong
-	// with it for so many micro-batches, 0 if their number is not known. nil: nobody knows.
+	// Stages is how many stages the schedule of a name, or a file, has on the ranks of a pipeline, or an error if it
+	// does not fit so many micro-batches, 0 if their number is not known. nil: not known.
 	Stages func(schedule string, ranks, microBatches int) (int, error)
 	// Parts is how many parts the model has, each of which can be a stage; 0 if that is not known. Settings that
 	// describe a model report it by [Checker.Parts].
@@ -41,9 +41,9 @@ type Program struct {
 // DeviceAuto is an accelerator if the machine and the program have one, and the CPU otherwise.
 const DeviceAuto = "auto"
 
-// ForProgram tells the loader what the program has, so that Parse reports what is missing together with all other
-// faults. An engine that the program lacks, as nccl without a GPU, is replaced by auto, with a notice: the choice of
-// an engine changes no result.
+// ForProgram gives the loader the program's features, so that Parse reports missing ones together with all other
+// faults. An engine that the program lacks, as nccl without a GPU, is replaced by auto, with a notice: the choice of an
+// engine changes no result.
 func (l *Loader) ForProgram(p Program) { l.program = &p }
 
 // ValidateFor is Validate together with what can be told of a program.

@@ -47,14 +47,13 @@ const (
 
 func (SchedulerType) choices() []string { return catalog.ScheduleNames() }
 
-// NonfiniteLoss says what a training run does about a loss or a gradient norm
-// that is NaN or infinite. Under every policy it is counted and shown, and the
-// weights are not updated by it.
+// NonfiniteLoss is the policy for a loss or a gradient norm that is NaN or infinite. Under every policy it is counted
+// and shown, and does not update the weights.
 type NonfiniteLoss string
 
 // The policies.
 const (
-	NonfiniteSkip  NonfiniteLoss = "skip"  // leave that step's update out and continue
+	NonfiniteSkip  NonfiniteLoss = "skip"  // skip that step's update and continue
 	NonfiniteStop  NonfiniteLoss = "stop"  // end the training as if it were finished, weights as before that step
 	NonfiniteRaise NonfiniteLoss = "raise" // return an error from Train
 )
@@ -79,7 +78,7 @@ type ReductionOrder string
 // The orders.
 const (
 	OrderTree ReductionOrder = "tree" // the same bits on any number of ranks
-	OrderFast ReductionOrder = "fast" // whatever is fastest for the engine
+	OrderFast ReductionOrder = "fast" // the fastest one of the engine
 )
 
 // CPStrategy names how attention gets the keys and values of other ranks along cp.
@@ -111,7 +110,7 @@ const (
 	ReduceBFloat16 ReduceDType = "bfloat16"
 )
 
-// LossScaler names whose rule the factor of the loss follows under fp16.
+// LossScaler names the rule for the loss scale under fp16.
 type LossScaler string
 
 // The loss scalers.

@@ -91,7 +91,7 @@ type TrainingArguments struct {
 	// same setting.
 	ParamGroups map[string]any `json:"param_groups" resume:"fixed" usage:"JSON: settings for parameters, by regular expressions of their names, such as {\"ln_\": \"lr_factor=2\"}"`
 	// LayerwiseLRDecay lowers the learning rate from layer to layer: of n layers, the last has it as a factor once, the
-	// first n times, what comes before the layers once more, and what comes behind them never.
+	// first n times, parameters before the layers n+1 times, and those after them never.
 	LayerwiseLRDecay float64 `json:"layerwise_lr_decay" resume:"fixed" usage:"factor between the learning rates of a layer and the next one"`
 	// WarmupSteps is the length of the warm-up: a whole number of steps, or a ratio
 	// of all steps in (0, 1). See NumWarmupSteps.
@@ -102,7 +102,7 @@ type TrainingArguments struct {
 	// BF16 computes matrix products, convolutions and attention in bfloat16 (autocast). Parameters, gradients and
 	// optimizer state stay float32.
 	BF16 bool `json:"bf16" resume:"fixed" usage:"compute in bfloat16 where that is safe; parameters and gradients stay float32"`
-	// FP16 is BF16 with float16, whose smallest numbers are too large for many gradients: the loss is scaled.
+	// FP16 is BF16 with float16, in which many gradients underflow: the loss is scaled.
 	FP16 bool `json:"fp16" resume:"fixed" usage:"compute in float16 where that is safe, with loss scaling; parameters and gradients stay float32"`
 	// TF32 lets matrix products of float32 round their inputs to 10 bits of fraction, which the matrix units of GPUs
 	// multiply many times faster. Other devices have no such mode: the log says so.
@@ -125,7 +125,7 @@ type TrainingArguments struct {
 	// FP16ConsecutiveHysteresis restarts the count of FP16Hysteresis after each step without overflow (DeepSpeed's
 	// consecutive_hysteresis).
 	FP16ConsecutiveHysteresis bool `json:"fp16_consecutive_hysteresis" resume:"fixed" usage:"fp16_hysteresis restarts its count after each step without overflow (true), or only when the loss scale grows (false)"`
-	// FP16LossScaler is whose rule the factor follows. A DeepSpeed file with fp16 makes it deepspeed.
+	// FP16LossScaler is the rule for the loss scale. A DeepSpeed file with fp16 makes it deepspeed.
 	FP16LossScaler LossScaler `json:"fp16_loss_scaler" resume:"fixed" choices:"torch,deepspeed" usage:"rule for the loss scale of fp16: torch (GradScaler) or deepspeed (DynamicLossScaler)"`
 	// HalfUpdate is how parameters of bfloat16 or float16 take updates that are smaller than their precision. It has no
 	// effect on others.
@@ -186,7 +186,7 @@ type TrainingArguments struct {
 	EvalOnStart bool `json:"eval_on_start" usage:"also evaluate before the first step"`
 	// PredictionLossOnly keeps only the loss in evaluation and prediction.
 	PredictionLossOnly bool `json:"prediction_loss_only" usage:"keep only the loss in evaluation and prediction"`
-	// IncludeForMetrics names what functions of metrics and Predict get beside logits and labels: inputs (input_ids,
+	// IncludeForMetrics names what functions of metrics and Predict get besides logits and labels: inputs (input_ids,
 	// pixel_values or inputs of each sample), loss (the mean of the sample's batch).
 	IncludeForMetrics []string `json:"include_for_metrics" split:"," usage:"what metrics get besides predictions: inputs, loss"`
 	// PredictWithGenerate lets evaluation and prediction continue each sample's prompt, the tokens before its first
@@ -212,17 +212,17 @@ type TrainingArguments struct {
 	// SaveTotalLimit is the number of checkpoints to keep, including the newest and
 	// the best. nil keeps all.
 	SaveTotalLimit *int `json:"save_total_limit" usage:"number of checkpoints to keep, including the newest and the best; none: all"`
-	// SaveKeepBest is the number of checkpoints with the best metric_for_best_model that are kept, and SaveKeepEvery
-	// the number of steps whose multiples are kept, beside those of SaveTotalLimit: the newest alone if that is nil.
-	// 0 keeps none of them.
+	// SaveKeepBest is the number of checkpoints with the best metric_for_best_model to keep. SaveKeepEvery also keeps
+	// those at multiples of this number of steps. Both are in addition to SaveTotalLimit; if that is nil, only the
+	// newest is. 0 keeps none of them.
 	SaveKeepBest  int `json:"save_keep_best" usage:"number of checkpoints with the best metric_for_best_model to keep"`
 	SaveKeepEvery int `json:"save_keep_every" usage:"also keep checkpoints at multiples of this number of steps"`
-	// AsyncSave writes checkpoints while training continues. A save then copies the state into the host's memory, where
-	// it is until it is written, and waits for the one before. An error of the disk ends the run at the next step. The
-	// folder of a checkpoint appears when it is complete; the event save comes before and names the one before.
+	// AsyncSave writes checkpoints while training continues. A save waits for the previous one and copies the state
+	// into host memory until it is written. An error of the disk ends the run at the next step. The folder of a
+	// checkpoint appears when it is complete; the event save is fired earlier and names the previous one.
 	AsyncSave bool `json:"async_save" usage:"write checkpoints while training continues"`
-	// SaveOnEachNode is for hosts that share no folder: rank 0 sends what it saves (checkpoints and the final model) to
-	// the first rank of each other host, which writes it into an output_dir of the same path, so that a run can resume.
+	// SaveOnEachNode is for hosts that share no folder: rank 0 sends checkpoints and the final model to the first rank
+	// of each other host, which writes them into an output_dir of the same path, so that a run can resume.
 	SaveOnEachNode bool `json:"save_on_each_node" usage:"save on each host, where output_dir is a different folder"`
 	// SaveOnlyModel leaves out what only a resume needs.
 	SaveOnlyModel bool `json:"save_only_model" usage:"save only the model, not the state that a resume needs"`
@@ -244,7 +244,8 @@ type TrainingArguments struct {
 	IgnoreDataSkip bool `json:"ignore_data_skip" resume:"fixed" usage:"resume at the beginning of the epoch, not at the checkpoint's position in the data; the result then differs from that of an uninterrupted run"`
 
 	// Device is where the run computes: auto (an accelerator if the machine and the program have one, else the CPU),
-	// cpu, a kind of device, of which each rank of a host takes one by its number there, or one device, such as cuda:1.
+	// cpu, one device, such as cuda:1, or a kind of device, of which each rank takes the one with its number on the
+	// host.
 	Device string `json:"device" usage:"where to compute: auto (an accelerator if there is one), cpu, a kind of device (each rank of a host takes its own), or one device, such as cuda:1"`
 	// NumReplicas is the number of ranks that run as goroutines of this process.
 	NumReplicas int `json:"num_replicas" usage:"number of ranks that run as goroutines of this process"`
@@ -256,17 +257,17 @@ type TrainingArguments struct {
 	// JSON object. They fill other arguments, see ReadToolConfig; what both say must agree.
 	FSDPConfig string `json:"fsdp_config" usage:"JSON or YAML file (or JSON object) with HuggingFace's settings of fsdp; lockstep config FILE shows what its keys do"`
 	DeepSpeed  string `json:"deepspeed" usage:"DeepSpeed's configuration, a JSON file (or JSON object); lockstep config FILE shows what its keys do"`
-	// FSDPTransformerLayerClsToWrap are the types of the modules whose parameters come and go together, and
-	// FSDPMinNumParams the least number of parameters of such modules; without them they are the model's blocks. Types
+	// FSDPTransformerLayerClsToWrap are the types of the modules whose parameters are gathered and freed together, and
+	// FSDPMinNumParams the least number of parameters of these modules; without them they are the model's blocks. Types
 	// have their Go names or those of transformers, as GPT2Block.
 	FSDPTransformerLayerClsToWrap []string `json:"fsdp_transformer_layer_cls_to_wrap" split:"," usage:"types of the modules whose parameters are gathered together, such as GPT2Block; empty: the model's blocks"`
 	FSDPMinNumParams              int      `json:"fsdp_min_num_params" usage:"smallest number of parameters that are gathered together, instead of the model's blocks"`
-	// FSDPShareParameters gives ranks of one host whole parameters in memory that they share, in place of gathering
-	// them, where fsdp or zero_stage 3 shards them.
+	// FSDPShareParameters keeps whole parameters in memory that the ranks of one host share, instead of gathering them,
+	// if fsdp or zero_stage 3 shards them.
 	FSDPShareParameters bool `json:"fsdp_share_parameters" usage:"ranks of one host keep sharded parameters once, in shared memory, instead of gathering them"`
-	// FSDPIgnoredModules is a regular expression that the whole path of a module matches whose parameters stay whole on
-	// every rank, and FSDPPersistenceThreshold the number of elements from which a parameter comes and goes: the small
-	// ones stay (DeepSpeed's stage3_param_persistence_threshold).
+	// FSDPIgnoredModules is a regular expression for the whole paths of modules whose parameters stay whole on every
+	// rank. FSDPPersistenceThreshold is the number of elements from which a parameter is sharded: smaller ones stay
+	// whole (DeepSpeed's stage3_param_persistence_threshold).
 	FSDPIgnoredModules       string `json:"fsdp_ignored_modules" usage:"regular expression for the paths of modules whose parameters stay whole on every rank"`
 	FSDPPersistenceThreshold int    `json:"fsdp_persistence_threshold" usage:"parameters with fewer elements stay whole on every rank"`
 	// FSDPReduceDType is the dtype in which the gradients of a model that is spread over ranks travel. They are added
@@ -355,7 +356,7 @@ type TrainingArguments struct {
 	DDPRequireEqualInit bool `json:"ddp_require_equal_init" usage:"fail if the initial parameters of the ranks differ, instead of using rank 0's"`
 
 	// RecordHashes records hashes of every step, for lockstep diff: of data, losses, gradients, weights and the
-	// optimizer's state, or also of the results of every module. RecordUntil ends the run behind a step; only that one
+	// optimizer's state, or also of the results of every module. RecordUntil ends the run after a step; only that step
 	// then has the results of modules.
 	RecordHashes RecordHashes `json:"record_hashes" choices:"no,step,op" usage:"record hashes for lockstep diff"`
 	RecordUntil  int          `json:"record_until" usage:"end the run after this step; 0: none"`
@@ -364,9 +365,8 @@ type TrainingArguments struct {
 	Seed uint64 `json:"seed" resume:"fixed" usage:"seed of all random streams"`
 	// DataSeed is the seed of the order of samples. nil is Seed.
 	DataSeed *uint64 `json:"data_seed" resume:"fixed" usage:"seed of the order of samples; none: seed"`
-	// DeterministicRanks is a power of two: on 1, 2, 4, … up to this many ranks
-	// results have the same bits. Another value groups sums differently and
-	// therefore gives other bits.
+	// DeterministicRanks is a power of two: on 1, 2, 4, … up to this many ranks results have the same bits. Another
+	// value groups sums differently and gives other bits.
 	DeterministicRanks int `json:"deterministic_ranks" resume:"fixed" usage:"results have the same bits on 1, 2, 4, … up to this many ranks; a power of two"`
 	// DataloaderDropLast drops the last training batch of an epoch if it is incomplete.
 	// Evaluation always sees every sample.

@@ -45,7 +45,7 @@ func Kinds() []Kind {
 		EpochEnd, TrainEnd, Predict}
 }
 
-// Event is what a callback is given. Args, State and Control are always there, the other fields with the events named.
+// Event is the argument of a callback. Args, State and Control are always set, the other fields with the events named.
 type Event struct {
 	Kind    Kind
 	Args    *args.TrainingArguments
@@ -59,7 +59,7 @@ type Event struct {
 	Run  *RunInfo  // train_begin: what is about to run; nil where a program does not say
 	Step StepStats // pre_optimizer_step, optimizer_step, step_end: the step under way or just done
 	// Await waits for the device and completes Step with Loss, GradNorm, ClipFactor, LossScale, Skipped and Overflow,
-	// which are NaN, 0 or false before. Only pre_optimizer_step has it, since a device works off a whole step without
+	// which are NaN, 0 or false before. Only pre_optimizer_step has it, since a device runs a whole step without
 	// waiting for the host: call it only if the numbers are needed there. Elsewhere it is nil and Step is complete.
 	Await func() error
 	// Summon calls f, which may read the whole parameters of Model where ranks have shards of them, and with write may
@@ -129,7 +129,7 @@ type StepStats struct {
 	Samples      int64
 	Tokens       int64   // input tokens, or 0 where samples have none
 	TokensSeen   int64   // those of Tokens that include_num_input_tokens_seen counts
-	Skipped      bool    // the optimizer left the parameters alone: loss or gradient were not finite, or Empty
+	Skipped      bool    // the optimizer did not change the parameters: loss or gradient were not finite, or Empty
 	LossScale    float64 // what the loss was multiplied by under fp16; 0 without
 	Overflow     bool    // Skipped, as the gradients were too large for fp16; the scale of the loss is halved
 	Empty        bool    // Skipped, as the step has no loss term: all its labels are -100
@@ -168,14 +168,14 @@ type Named interface {
 
 // Stateful is a callback whose state is saved in checkpoints, as stateful_callbacks of trainer_state.json.
 type Stateful interface {
-	// ExportState gives the state to save. Values must be such as JSON can hold.
+	// ExportState returns the state to save. JSON must be able to represent the values.
 	ExportState() Exported
-	// ImportState takes up a saved state. Numbers come as float64. An error describes what is wrong with it.
+	// ImportState restores a saved state. Numbers are float64. An error describes what is wrong with it.
 	ImportState(Exported) error
 }
 
-// Exported is the state of a callback in HuggingFace's form: the arguments that it was made with, and what has changed
-// since.
+// Exported is the state of a callback in HuggingFace's form: the arguments that it was made with, and its changed
+// attributes.
 type Exported struct {
 	Args       map[string]any `json:"args"`
 	Attributes map[string]any `json:"attributes"`

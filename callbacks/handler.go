@@ -36,7 +36,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("callback %s at %s: %v", e.Callback, e.Event, e.Err)
 }
 
-// Unwrap gives what the callback returned, or what it panicked with if that was an error.
+// Unwrap returns the callback's error, or the error that it panicked with.
 func (e *Error) Unwrap() error { return e.Err }
 
 // NewHandler makes a handler for a rank (0 is the one on which all callbacks run). Warnings go to log, or to slog's
@@ -222,7 +222,7 @@ func (h *Handler) ExportStates(control *Control) map[string]any {
 
 // ImportStates hands saved states to the callbacks of the same names, several of one name in order, and the flags to
 // control. States that no callback takes are warned of, as are callbacks for which none was saved. An error names the
-// callback whose state is not as it should be.
+// callback with an invalid state.
 func (h *Handler) ImportStates(saved map[string]any, control *Control) error {
 	lists := make(map[string][]Exported, len(saved))
 	for name, v := range saved {

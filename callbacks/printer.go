@@ -12,9 +12,9 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
-// Printer writes a run for files and pipes: a first line with what runs and where (RunInfo), every log record as a line
-// of "key value" pairs, "saved" with the path of every checkpoint, and at the end why the run stopped early, if it did.
-// A run continues if writing fails; one warning says so.
+// Printer writes a run for files and pipes: a first line with what runs and where (RunInfo), then every log record as a
+// line of "key value" pairs, and "saved" with the path of every checkpoint. A last line gives the reason if the run
+// stopped early. A run continues if writing fails; one warning says so.
 type Printer struct {
 	Base
 	W      io.Writer // must not be nil

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
-// RunInfo says what is about to run, and on what. The trainer hands it over with train_begin.
+// RunInfo describes the run and its machine. The trainer passes it with train_begin.
 type RunInfo struct {
 	Device    string // "cpu"
 	Kernels   string // the variant of the device's kernels, as "avx512"; "" if there is only one

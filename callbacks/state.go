@@ -109,8 +109,8 @@ func (s *State) JSON() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// StateFromJSON reads trainer_state.json. An error says where it is not what it should be. It is for package trainer,
-// which resumes from it.
+// StateFromJSON reads trainer_state.json. The error names the invalid key. It is for package trainer, which resumes
+// from it.
 func StateFromJSON(text []byte) (*State, error) {
 	s := &State{}
 	if err := json.Unmarshal(text, s); err != nil {

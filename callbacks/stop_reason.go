@@ -12,7 +12,7 @@ const (
 	StopTimeLimit   StopKind = "time_limit"  // max_train_seconds were used up
 	StopNonfinite   StopKind = "nonfinite"   // loss or gradient was not finite, under nonfinite_loss stop
 	StopCallback    StopKind = "callback"    // a callback asked for it, as EarlyStopping does
-	StopInterrupted StopKind = "interrupted" // a signal, or whatever else ended the context
+	StopInterrupted StopKind = "interrupted" // a signal, or another end of the context
 	StopOtherRank   StopKind = "other_rank"  // a callback of another rank asked for it
 )
 
@@ -20,7 +20,7 @@ const (
 type StopReason struct {
 	Kind     StopKind
 	Callback string // the name of the callback that asked for the end; of StopCallback only
-	Detail   string // what there is to say beside Kind and Callback, a phrase without a full stop; may be ""
+	Detail   string // details besides Kind and Callback, a phrase without a full stop; may be ""
 }
 
 // Early tells whether the run ended before its last planned step.

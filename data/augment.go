@@ -7,7 +7,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// PositionedSource is a Source whose batches depend on where they come in training, as those of augmented images do. A
+// PositionedSource is a Source whose batches depend on their position in training, as those of augmented images do. A
 // Loader calls BatchAt in place of Batch.
 type PositionedSource interface {
 	Source
@@ -16,13 +16,13 @@ type PositionedSource interface {
 	BatchAt(c *tensor.Ctx, position int64, indices []int64) (*Batch, error)
 }
 
-// Augment changes a sample at random, by numbers that it draws from r. It must not change what the sample refers to,
-// which the dataset may give again. It is called from several goroutines at once.
+// Augment changes a sample at random, with numbers drawn from r. It must not change memory that the sample refers to,
+// because the dataset may return it again. It is called from several goroutines at once.
 type Augment[T any] func(r *Random, sample T) (T, error)
 
-// NewAugmentedSource joins a dataset, an augmentation and a collator, for training. What a sample becomes depends on
-// seed and on its place in the training stream: it is another in each epoch, and has the same bits on any number of
-// ranks and workers and after a resume. Batch, without a place, gives samples as they are in the dataset.
+// NewAugmentedSource joins a dataset, an augmentation and a collator, for training. The result depends on seed and on
+// the sample's place in the training stream: it differs in each epoch, and has the same bits on any number of ranks and
+// workers and after a resume. Batch, which has no place, returns the samples unchanged.
 func NewAugmentedSource[T any](dataset Dataset[T], seed uint64, augment Augment[T], collate Collator[T]) Source {
 	return augmentedSource[T]{source[T]{dataset, collate}, rng.Key(seed, "augment", 0), augment}
 }
@@ -43,7 +43,7 @@ func (s augmentedSource[T]) BatchAt(c *tensor.Ctx, position int64, indices []int
 	return s.collated(c, samples, indices)
 }
 
-// Random draws random numbers one after the other. Those of a sample depend on its place in the training stream alone.
+// Random draws random numbers one after the other. Those of a sample depend only on its place in the training stream.
 type Random struct{ stream *rng.Stream }
 
 func newRandom(key uint64, position int64) *Random {

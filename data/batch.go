@@ -31,8 +31,8 @@ import (
 const (
 	InputIDs      = "input_ids"      // token ids [B,T], int32 or int64
 	AttentionMask = "attention_mask" // [B,T], 1 where a token is real, 0 where it is padding
-	SegmentIDs    = "segment_ids"    // [B,T]: a token sees those of its number alone, so that texts can share a row
-	Labels        = "labels"         // what the model is to predict; a language model shifts them by one
+	SegmentIDs    = "segment_ids"    // [B,T]: a token sees only tokens with its number, so that texts can share a row
+	Labels        = "labels"         // the targets; a language model shifts them by one
 	PositionIDs   = "position_ids"   // positions of the tokens [B,T]; without it they are 0, 1 and so on
 	ShiftLabels   = "shift_labels"   // a language model's labels [B,T], shifted: at t that of the token at t+1
 	Inputs        = "inputs"         // features of models that do not read tokens
@@ -42,10 +42,9 @@ const (
 // Batch is one micro-batch. It lives outside every memory scope, until Free.
 type Batch struct {
 	Tensors map[string]*tensor.Tensor
-	// Count is the number of loss terms: what the loss sum of this batch is divided by,
-	// together with those of the other micro-batches of the step. For a causal language
-	// model it is the number of labels, after the shift, that are not ignored. It need not be a whole number: terms
-	// that have weights count as much as these are.
+	// Count is the number of loss terms. The sum of the counts of a step's micro-batches is the divisor of its loss.
+	// For a causal language model it is the number of labels, after the shift, that are not ignored. It need not be a
+	// whole number: terms that have weights count as much as these are.
 	Count float64
 	// Size is the number of samples.
 	Size int
@@ -61,8 +60,8 @@ type Batch struct {
 	Last bool
 }
 
-// Required returns the tensor of a name that a model cannot do without; Tensors has nil for a name that is not
-// there. It panics with the names that are.
+// Required returns the tensor of a name that the model requires; Tensors has nil for a missing name. It panics with the
+// names that the batch has.
 func (b *Batch) Required(name string) *tensor.Tensor {
 	t := b.Tensors[name]
 	if t == nil {
@@ -71,9 +70,9 @@ func (b *Batch) Required(name string) *tensor.Tensor {
 	return t
 }
 
-// Explain says of the error of a computation on the batch what the batch has to do with it. To that of an operand that
-// is nil it adds the names of the batch's tensors: the name that it was looked up by is none of them. For a label or a
-// token id that is out of range it returns an *IndexError. Other errors come back unchanged.
+// Explain adds what the batch has to do with the error of a computation on it. To the error of a nil operand, which was
+// looked up by a wrong name, it adds the names of the batch's tensors. For a label or a token id that is out of range
+// it returns an *IndexError. Other errors are returned unchanged.
 func (b *Batch) Explain(err error) error {
 	var bad *backend.IndexError
 	switch {
@@ -97,7 +96,7 @@ func (b *Batch) Names() string {
 	return strings.Join(slices.Sorted(maps.Keys(b.Tensors)), ", ")
 }
 
-// Free gives back the memory of all tensors.
+// Free frees the memory of all tensors.
 func (b *Batch) Free() {
 	for _, t := range b.Tensors {
 		t.Free()

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Fingerprinter is a Source that knows by itself what tells its data from others, as the hash of
-// a file. Equal texts mean equal data; an empty one says nothing.
+// Fingerprinter is a Source with its own fingerprint of its data, such as the hash of a file. Equal fingerprints mean
+// equal data; an empty one means that there is none.
 type Fingerprinter interface {
 	Fingerprint() string
 }
@@ -23,10 +23,10 @@ type Fingerprinter interface {
 // fingerprintSamples is how many samples a fingerprint reads.
 const fingerprintSamples = 16
 
-// Fingerprint tells a source's data from others of the same length, cheaply: it is a hash of the
-// number of samples and of 16 of them, from the first to the last, each collated alone, or what a Fingerprinter says.
-// It is empty where the data have none: no samples, or samples that differ each time they are read. It is for package
-// trainer, which compares the data of a resumed run with it.
+// Fingerprint distinguishes a source's data from others of the same length, cheaply: it is the fingerprint of a
+// Fingerprinter, or else a hash of the number of samples and of 16 of them, from the first to the last, each collated
+// separately. It is empty for data without samples, or with samples that differ each time they are read. It is for
+// package trainer, which compares the data of a resumed run with it.
 func Fingerprint(c *tensor.Ctx, src Source) (string, error) {
 	if f, ok := src.(Fingerprinter); ok {
 		return f.Fingerprint(), nil

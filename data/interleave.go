@@ -21,11 +21,11 @@ type StoppingStrategy string
 
 // The strategies.
 const (
-	// FirstExhausted ends behind the last sample of the dataset that is exhausted first.
+	// FirstExhausted ends after the last sample of the dataset that is exhausted first.
 	FirstExhausted StoppingStrategy = "first_exhausted"
 	// AllExhausted restarts exhausted datasets, and ends once each was exhausted.
 	AllExhausted StoppingStrategy = "all_exhausted"
-	// AllExhaustedWithoutReplacement continues with the others, so that each sample comes once.
+	// AllExhaustedWithoutReplacement continues with the others, so that each sample is used once.
 	AllExhaustedWithoutReplacement StoppingStrategy = "all_exhausted_without_replacement"
 )
 
@@ -34,9 +34,9 @@ func StoppingStrategies() []StoppingStrategy {
 	return []StoppingStrategy{FirstExhausted, AllExhausted, AllExhaustedWithoutReplacement}
 }
 
-// Interleave mixes datasets as datasets.interleave_datasets does: each sample comes from one that is drawn with the
-// given probabilities, which are scaled to a sum of 1, or, if there are none, from each dataset in turn. Which comes
-// next depends on the seed, the epoch and the number of samples before, and not on what they are. An epoch opens the
+// Interleave mixes datasets as datasets.interleave_datasets does: each sample is taken from a dataset that is drawn
+// with the given probabilities, which are scaled to a sum of 1, or, if there are none, from the datasets round robin.
+// The choice depends on the seed, the epoch and the number of samples before, not on the samples. An epoch opens the
 // same epoch of each dataset; one that restarts opens its next epoch.
 //
 // If the cursors of all datasets are Seekers, so are those of the result. It is an error if there is no dataset, if

@@ -30,12 +30,12 @@ type Cursor[T any] interface {
 	Close() error
 }
 
-// Seeker is what a Cursor may implement so that a resumed run continues at its place without reading what lies before.
+// Seeker is an optional interface of a Cursor: a resumed run continues at its place without reading the samples before.
 // Other cursors are read up to it.
 type Seeker interface {
 	// Place is the place of the next sample, a short JSON value. It is asked for once per optimizer step.
 	Place() (json.RawMessage, error)
-	// Seek goes to a place that Place gave for the same epoch of the same data.
+	// Seek goes to a place that Place returned for the same epoch of the same data.
 	Seek(place json.RawMessage) error
 }
 
@@ -66,8 +66,8 @@ func (c *seqCursor[T]) Close() error {
 	return nil
 }
 
-// IterableSource is an iterable dataset with its collator, without the type of the samples: what a training loop reads
-// a stream from. NewIterableSource makes one.
+// IterableSource is an iterable dataset with its collator, without the type of the samples. A training loop reads a
+// stream from it. NewIterableSource makes one.
 type IterableSource interface {
 	// Open begins to read an epoch.
 	Open(ctx context.Context, epoch int64) (SampleReader, error)
@@ -83,15 +83,15 @@ type SampleReader interface {
 	Next() (any, error)
 	// Place is that of the next sample, nil if the dataset cannot go to one (see Seeker).
 	Place() (json.RawMessage, error)
-	// Skip continues to sample number of the epoch, at a place that Place gave there, or by reading if it is nil. It is
-	// called first, if at all. It is an error if the epoch ends before.
+	// Skip advances to sample number of the epoch, by a place that Place returned there, or by reading if it is nil. It
+	// is called first, if at all. It is an error if the epoch ends before.
 	Skip(number int64, place json.RawMessage) error
 	// Close ends reading.
 	Close() error
 }
 
-// NewIterableSource joins an iterable dataset and its collator. Work that is costly, such as tokenizing, belongs into
-// the collator: ranks collate their own samples alone, on several goroutines with dataloader_num_workers.
+// NewIterableSource joins an iterable dataset and its collator. Put costly work, such as tokenizing, into the collator:
+// each rank collates only its own samples, on several goroutines with dataloader_num_workers.
 func NewIterableSource[T any](dataset Iterable[T], collate Collator[T]) IterableSource {
 	return iterableSource[T]{dataset, collate}
 }

@@ -7,16 +7,16 @@ import (
 	"reflect"
 )
 
-// LengthColumn is what a Dataset or a Source may implement to give the lengths of its samples at once, as sorting
+// LengthColumn is an optional interface of a Dataset or a Source that returns the lengths of all samples, as sorting
 // them needs. It returns one length ≥ 0 per sample, in the order of the samples, or nil if it has no such column.
 type LengthColumn interface {
 	Lengths(column string) ([]int, error)
 }
 
-// Lengths returns the length of every sample of a Source: what its dataset's LengthColumn says, and otherwise,
-// reading all samples once, for each the integer field that is named column (by the rules of Stack, also if its
-// tag leaves it out of the batch), the length of the field input_ids, or that of the sample itself if it is a slice.
-// The error says which sample could not be read, or what was wanted of the type. It is for package trainer's
+// Lengths returns the length of every sample of a Source. If its dataset has a LengthColumn, it returns that. Otherwise
+// it reads all samples once; the length of a sample is its integer field named column (by the rules of Stack, also if
+// its tag leaves it out of the batch), else the length of its field input_ids, or that of the sample itself if it is a
+// slice. The error names the sample that could not be read, or the expected type. It is for package trainer's
 // train_sampling_strategy group_by_length.
 func Lengths(s Source, column string) ([]int, error) {
 	c, ok := s.(LengthColumn)

@@ -14,16 +14,14 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Order gives the micro-batches that a Loader loads, until false. It is called from one
-// goroutine at a time, and ahead of the batches that the Loader has given. It starts
-// wherever its owner has put it: a Loader skips nothing.
+// Order yields the micro-batches that a Loader loads, until false. It is called from one goroutine at a time, and ahead
+// of the batches that the Loader has returned. It starts where its owner has positioned it: a Loader skips nothing.
 type Order interface {
 	Next() (samplers.MicroBatch, bool)
 }
 
-// StreamOrder returns this rank's micro-batches of the next steps windows of a stream, and
-// takes the stream over. (A rank may own none in a window: what a step consists of is
-// read off another Stream of the same layout.)
+// StreamOrder returns this rank's micro-batches of the next steps windows of a stream, and takes the stream over. (A
+// rank may own none in a window: read the layout of a step from another Stream of the same layout.)
 func StreamOrder(stream *samplers.Stream, steps int64) Order {
 	return &streamOrder{stream: stream, steps: steps}
 }
@@ -86,9 +84,9 @@ type LoaderOptions struct {
 // errLoaderClosed is what Next returns after Close.
 var errLoaderClosed = errors.New("data: the loader is closed")
 
-// Loader gives the batches of a Source in a given Order, preparing them ahead. What it
-// gives does not depend on the number of workers. At most Workers × PrefetchFactor
-// batches wait in it. It belongs to one goroutine; Close must be called in the end.
+// Loader returns the batches of a Source in a given Order, preparing them ahead. The batches do not depend on the
+// number of workers. At most Workers × PrefetchFactor batches wait in it. It belongs to one goroutine; call Close at
+// the end.
 type Loader struct {
 	source Source
 	order  Order
@@ -236,9 +234,8 @@ func (l *Loader) load(c *tensor.Ctx, p *pending) (b *Batch, err error) {
 	return b, nil
 }
 
-// Next returns the next batch, which the caller frees, or io.EOF after the last one. An
-// error of the source comes at its place in the order and ends the loader; so does the end of the
-// context, whose cause is returned at once.
+// Next returns the next batch, which the caller frees, or io.EOF after the last one. An error of the source is returned
+// at its place in the order and ends the loader. The end of the context ends it immediately, with the context's cause.
 func (l *Loader) Next() (*Batch, error) {
 	if l.err != nil {
 		return nil, l.err

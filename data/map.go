@@ -9,13 +9,13 @@ import (
 	"io"
 )
 
-// Map returns what f makes of the samples of an iterable dataset, so many at a time, as datasets.IterableDataset.map
-// does with batched=True: f gets the next batch samples in their order, fewer at the end of an epoch, and returns any
-// number of others. So it encodes texts, packs several into one, or leaves some out. It must return equal samples for
-// equal ones, and not keep the slice.
+// Map applies f to the samples of an iterable dataset, batch samples at a time, as datasets.IterableDataset.map does
+// with batched=True: f gets the next batch samples in their order, fewer at the end of an epoch, and returns any number
+// of samples. So it can encode texts, pack several into one, or leave some out. It must return equal samples for equal
+// ones, and not keep the slice.
 //
-// If the dataset's cursors are Seekers, so are those of the result: a resume calls f for the samples again of which
-// some were not given yet. name is part of the fingerprint, by which a resume recognizes another f. Opening an epoch is
+// If the dataset's cursors are Seekers, so are those of the result: a resume calls f again for the samples whose
+// results were not all used. name is part of the fingerprint, by which a resume detects another f. Opening an epoch is
 // an error if batch is smaller than 1.
 func Map[T, U any](dataset Iterable[T], name string, batch int, f func(samples []T) ([]U, error)) Iterable[U] {
 	return mapped[T, U]{dataset, name, batch, f}

@@ -13,9 +13,9 @@ import (
 )
 
 // Shuffle returns the samples of an iterable dataset in a random order, by a buffer of so many samples, as
-// datasets.IterableDataset.shuffle does: a random one of the buffer comes next, and the dataset's next one takes its
-// place. So a sample comes at most that many places early, and the memory is that of the buffer. The order depends on
-// the seed, the epoch and the size of the buffer alone; the dataset may have its own order for each epoch.
+// datasets.IterableDataset.shuffle does: the next sample is a random one of the buffer, and the dataset's next sample
+// replaces it. So a sample moves forward by at most that many places, and only the buffer takes memory. The order
+// depends only on the seed, the epoch and the size of the buffer; the dataset may have its own order for each epoch.
 //
 // If the dataset's cursors are Seekers, so are those of the result. Their place is short: a resume draws the random
 // numbers of the epoch again, and reads from the oldest sample on that was in the buffer. No sample is repeated or left

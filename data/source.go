@@ -31,20 +31,19 @@ func (s Slice[T]) Get(i int) (T, error) {
 	return s[i], nil
 }
 
-// Collator makes a batch out of samples, at least one. It makes the tensors with c, which
-// belongs to it during the call; several calls with contexts of their own run at the same time. It
-// sets Tensors and Count; the rest of the batch is filled in by the Source and the Loader.
+// Collator makes a batch from one or more samples. It makes the tensors with c, which belongs to it during the call;
+// several calls run at the same time, each with its own context. It sets Tensors and Count; the Source and the Loader
+// fill in the rest of the batch.
 type Collator[T any] func(c *tensor.Ctx, samples []T) (*Batch, error)
 
-// Source is a dataset with its collator, without the type of the samples: what a training
-// loop draws batches from. NewSource makes one; it is safe for concurrent use with one
-// context per goroutine.
+// Source is a dataset with its collator, without the type of the samples. A training loop draws batches from it.
+// NewSource makes one; it is safe for concurrent use with one context per goroutine.
 type Source interface {
 	// Len is the number of samples.
 	Len() int
-	// Batch collates the samples of the given indices. The tensors live until
-	// Batch.Free, whatever the memory scope of c. The error, and a panic in the dataset or
-	// the collator too, is a *SampleError or a *CollateError.
+	// Batch collates the samples of the given indices. The tensors live until Batch.Free, independent of the memory
+	// scope of c. An error, or a panic, of the dataset or the collator is returned as a *SampleError or a
+	// *CollateError.
 	Batch(c *tensor.Ctx, indices []int64) (*Batch, error)
 }
 

@@ -82,10 +82,9 @@ func TrainBlocks(tokens Tokens, blockSize int) (*Blocks, error) {
 	return &Blocks{tokens: tokens, size: size, stride: size, blocks: tokens.Len() / size}, nil
 }
 
-// EvalBlocks cuts a stream for evaluation, in which nothing may be lost or counted twice:
-// each block begins with the last token of the one before, so that every token of the
-// stream but the very first is predicted exactly once, and the last block may be short.
-// It is an error if there are fewer than two tokens, since then nothing is predicted.
+// EvalBlocks cuts a stream for evaluation, in which no token may be lost or counted twice. Each block begins with the
+// last token of the one before, so every token of the stream except the first is predicted exactly once. The last block
+// may be short. It is an error if there are fewer than two tokens, since then nothing is predicted.
 func EvalBlocks(tokens Tokens, blockSize int) (*Blocks, error) {
 	if err := checkBlockSize(blockSize); err != nil {
 		return nil, err
@@ -139,9 +138,9 @@ func (b *Blocks) checkIDs(block []int32, at int64) error {
 	return nil
 }
 
-// WithVocabulary returns src, whose samples with ids outside of a vocabulary of so many tokens are errors that name the
-// id, the stream (a file, for instance) and the position in it. It knows the streams behind Blocks; other sources come
-// back unchanged. Package trainer calls it with the vocabulary of the model.
+// WithVocabulary returns src with a check: a sample with an id outside of a vocabulary of so many tokens is an error
+// that names the id, the stream (such as a file) and the position in it. It checks the streams of Blocks; other sources
+// are returned unchanged. Package trainer calls it with the vocabulary of the model.
 func WithVocabulary(src Source, tokens int) Source {
 	s, ok := src.(source[[]int32])
 	if !ok {

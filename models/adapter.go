@@ -19,8 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Names of the files that a saved adapter consists of, PEFT's, and of the one that says which model is below it, an
-// AdaptedBase.
+// Names of the files of a saved adapter: PEFT's, and the file that describes its base model, an AdaptedBase.
 const (
 	AdapterBaseFile   = "adapter_base.json"
 	AdapterConfigFile = "adapter_config.json"
@@ -28,8 +27,9 @@ const (
 	AdapterFile       = AdapterBase + ".safetensors"
 )
 
-// Adapter is what is trained and saved of a model whose other parameters are frozen. Package models/lora makes them,
-// trainer.WithAdapter takes them. It says by names what it has of a model, so that it stands for every copy of it.
+// Adapter is the part of a model that is trained and saved while the other parameters are frozen. Package models/lora
+// makes adapters, and trainer.WithAdapter takes them. An adapter names the parts of a model, so it applies to every
+// copy of it.
 type Adapter interface {
 	// Arrays are those of its file, and the parameters that they hold.
 	Arrays() []SavedArray
@@ -45,11 +45,11 @@ type Adapter interface {
 type AdaptedBase struct {
 	Path   string `json:"path"`   // its folder; "" of a model that was not loaded
 	SHA256 string `json:"sha256"` // see WeightsDigest; "" if it is not known
-	// Precision is what the adapter's layers had their weights in as it was trained: a dtype, or q8_0 (see Quantize).
+	// Precision is the precision of the base weights when the adapter was trained: a dtype, or q8_0 (see Quantize).
 	Precision string `json:"precision,omitempty"`
 }
 
-// Check refuses another model than the one that the adapter was trained on. What is not known fits.
+// Check returns an error if the adapter was trained on another model. Unknown facts match.
 func (b AdaptedBase) Check(now AdaptedBase) error {
 	if b.SHA256 == "" || now.SHA256 == "" || b.SHA256 == now.SHA256 {
 		return nil
@@ -58,7 +58,7 @@ func (b AdaptedBase) Check(now AdaptedBase) error {
 		"want the same weights", b.Path, b.SHA256, now.Path, now.SHA256)
 }
 
-// CheckPrecision refuses to continue training on weights of another precision. What is not known fits.
+// CheckPrecision returns an error if the adapter was trained on weights of another precision. Unknown facts match.
 func (b AdaptedBase) CheckPrecision(now AdaptedBase) error {
 	if b.Precision == "" || now.Precision == "" || b.Precision == now.Precision {
 		return nil
@@ -114,8 +114,8 @@ func FitAdapter(set *safetensors.Set, m nn.Module, arrays []SavedArray) (*SavedW
 	return w, CompareArrays(set, shapes)
 }
 
-// CompareArrays is an error that lists what a saved set lacks of the arrays of some shapes, what it has beside them,
-// and what has another shape or no floating-point dtype.
+// CompareArrays returns an error that lists the arrays that a saved set lacks, those that it has in excess, and those
+// of another shape or without a floating-point dtype.
 func CompareArrays(set *safetensors.Set, shapes map[string][]int) error {
 	var bad []string
 	for _, name := range set.Names() {

@@ -16,8 +16,8 @@ type Hidden func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor
 
 // CausalLM is the Forward of language model m. It reads input_ids [B,T], position_ids [B,T] (optional) and, for the
 // loss, shift_labels [B,T], the label of the next token at each place, or labels [B,T], which it shifts by one to make
-// them; both at once are an error. With either under LossOnly it computes no logits, and under LogProbs it computes
-// the labels' log-probabilities alone. head is in the model's last Part.
+// them; both together are an error. With either, it computes no logits under LossOnly, and only the labels'
+// log-probabilities under LogProbs. head is in the model's last Part.
 func CausalLM(c *nn.Ctx, m nn.Module, head *nn.LMHead, b *data.Batch, hidden Hidden) Output {
 	c = WithPositions(c, b)
 	in := c.Received(b.Required(data.InputIDs))
@@ -54,8 +54,8 @@ func WithPositions(c *nn.Ctx, b *data.Batch) *nn.Ctx {
 	return c
 }
 
-// AttentionMask is what the tokens of a batch may see: attention_mask hides padding, and with segment_ids a token sees
-// those of its own text alone. nil: all. The positions of such texts (position_ids) should begin again with each.
+// AttentionMask is the mask of what the tokens of a batch may see: attention_mask hides padding, and with segment_ids a
+// token sees only its own text. nil: all. The positions of these texts (position_ids) should restart with each.
 func AttentionMask(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
 	return nn.SegmentMask(c, b.Tensors[data.AttentionMask], b.Tensors[data.SegmentIDs])
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/modelfiles"
 )
 
-// KeptConfig is what a model keeps of the config.json it was loaded from, so that what it does not read of it
-// is still there when it is saved. Models embed it. It is for packages of architectures.
+// KeptConfig keeps the config.json that a model was loaded from, so that keys which the model does not read are saved
+// again. Models embed it. It is for packages of architectures.
 type KeptConfig struct {
 	Original string // the text; "" of a model that was not loaded
 }

@@ -29,7 +29,7 @@ type Model interface {
 	Forward(c *nn.Ctx, b *data.Batch) Output
 }
 
-// Output is what a forward pass returns.
+// Output is the result of a forward pass.
 type Output struct {
 	// Loss is the SUM of the batch's loss terms, a single element; b.Count says how many
 	// there are. Who computes a mean over several batches divides once, by the sum of
@@ -38,8 +38,8 @@ type Output struct {
 	// Logits are the predictions, before any softmax. Dim 0 counts samples. Nil if the model left them out because the
 	// context says that the loss is all that counts (nn.Ctx.LossOnly).
 	Logits *tensor.Tensor
-	// Figures are sums over the loss's terms of other numbers, of one element each, that a run logs beside the loss:
-	// see trainer.WithFigures.
+	// Figures are sums, over the loss's terms, of other numbers that a run logs, each of one element: see
+	// trainer.WithFigures.
 	Figures map[string]*tensor.Tensor
 	// LogProbs are the log-probabilities [B,T] of a language model's labels: of the token at t+1 at t, and 0 where the
 	// label is tensor.IgnoreIndex. Nil unless the context asks for them (nn.Ctx.WithLogProbs); then there are neither

@@ -19,10 +19,10 @@ type Pretrained[M Configured] struct {
 	Files     []Sidecar             // what training leaves unchanged: for trainer.WithSidecars
 }
 
-// OpenPretrained loads a saved model as LoadPretrained does, with its tokenizer and the files beside its weights, for
-// a program that needs a model of type M; want names that type in the error for a model of another one. Programs call
-// it before they read their data, and it reads the weights last: a folder of another model, or a tokenizer with more
-// tokens than the model, is an error at once, however large the model is.
+// OpenPretrained loads a saved model as LoadPretrained does, with its tokenizer and the files beside its weights, for a
+// program that needs a model of type M; want names that type in the error for a model of another one. Call it before
+// reading data. It reads the weights last, so a folder of another model, or a tokenizer with more tokens than the
+// model, fails quickly even for a large model.
 func OpenPretrained[M Configured](dev *tensor.Device, dir, want string, opts ...LoadOption) (*Pretrained[M], error) {
 	p := &Pretrained[M]{Dir: dir}
 	look := func(o *loadOptions) {

@@ -16,7 +16,7 @@ import (
 
 // Quantize freezes the weights of m's linear layers, embeddings of tokens and heads and keeps them as 8-bit numbers,
 // the blocks of llama.cpp's Q8_0 (see tensor.Quantize): those of a GGUF file of Q8_0 lose nothing, others are rounded.
-// A generated token then takes a quarter of float32's memory, and adapters of package models/lora train beside such
+// A generated token then reads a quarter of float32's memory, and adapters of package models/lora train on top of these
 // weights. A weight whose rows are no multiple of 32 numbers stays unchanged, and so do all on a device without kernels
 // for blocks: a line of the log has their number. The weights are float32. Strategies that divide or send weights make
 // them float32 again.

@@ -118,7 +118,8 @@ func factory(config []byte) (Factory, error) {
 type Cache interface {
 	Len() int // tokens held
 	Cap() int // tokens there is room for
-	// Pad says at which token each row of a batch begins, before the first tokens come: what is before it is padding.
+	// Pad sets the token at which each row of a batch begins; the tokens before it are padding. Call it before the
+	// first tokens.
 	Pad(first []int)
 	Reset() // forgets tokens and padding
 	Free()
@@ -137,9 +138,9 @@ type Generator interface {
 // Joiner is implemented by Generators that can continue texts together that began at different times.
 type Joiner interface {
 	Generator
-	// Join makes one cache of those of several sequences, each made by NewCache for one, for a call of Next with a row
-	// for each: row i continues caches[i], with the bits that it has alone. It needs no Free. It is nil if logits
-	// depend on what else is in the batch.
+	// Join makes one cache from those of several sequences, each made by NewCache for one sequence, for a call of Next
+	// with a row for each: row i continues caches[i], with the bits that it has without the others. It needs no Free.
+	// It is nil if logits depend on the other rows of the batch.
 	Join(caches []Cache) Cache
 }
 

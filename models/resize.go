@@ -13,14 +13,15 @@ import (
 // Resizable is implemented by models whose vocabulary can grow.
 type Resizable interface {
 	TokenReader
-	// ResizeTokenEmbeddings gives the model rows for so many tokens, as transformers' resize_token_embeddings: the next
-	// multiple of padToMultipleOf, if that is not 0. A model that has as many rows, or more, stays unchanged. Rows that
-	// are new, those of padding included, are the mean of the rows that there were, computed in float32, so that the
-	// probabilities of the other tokens hardly change (Hewitt 2021, "Initializing New Word Embeddings for Pretrained
-	// Language Models"). With mean_resizing transformers draws them from a normal distribution around this mean, with
-	// 1e-9 of the rows' covariance; here they are the mean itself, alike on all ranks. A tied head stays tied.
+	// ResizeTokenEmbeddings grows the model's token embeddings to so many tokens, as transformers'
+	// resize_token_embeddings: to the next multiple of padToMultipleOf, if that is not 0. A model that has as many
+	// rows, or more, stays unchanged. New rows, those of padding included, are the mean of the old rows, computed in
+	// float32. So the probabilities of the other tokens hardly change (Hewitt 2021, "Initializing New Word Embeddings
+	// for Pretrained Language Models"). With mean_resizing transformers draws them from a normal distribution around
+	// this mean, with 1e-9 of the rows' covariance; here they are the mean itself, alike on all ranks. A tied head
+	// stays tied.
 	//
-	// Call it before the model has a trainer, an optimizer or an adapter: what knows the old tables does not grow.
+	// Call it before you make a trainer, an optimizer or an adapter for the model: they keep the old tables.
 	ResizeTokenEmbeddings(tokens, padToMultipleOf int) error
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// SavedWeights are saved weights that fit a model and of which parts are read, so that a rank reads only what it holds.
+// SavedWeights are saved weights that fit a model and can be read in parts, so that a rank reads only its own.
 type SavedWeights struct {
 	set     *safetensors.Set
 	arrays  map[string]SavedArray
@@ -46,9 +46,9 @@ func FitWeights(set *safetensors.Set, m nn.Module) (*SavedWeights, error) {
 	return &SavedWeights{set: set, arrays: saved, named: byName(tree), buffers: buffers}, nil
 }
 
-// Read fills p.Tensor with the elements of a part of a parameter or buffer. It reads their bytes alone, except that of
-// a part of a matrix that is saved transposed it reads whole rows, and converts floating-point dtypes. Like
-// tensor.WriteFrom it counts what is not finite, or is not any more: see ReadWeights for what that means.
+// Read fills p.Tensor with the elements of a part of a parameter or buffer. It reads only their bytes, except that for
+// a matrix that is saved transposed it reads whole rows, and converts floating-point dtypes. Like tensor.WriteFrom it
+// counts numbers that are not finite before or after the conversion: see ReadWeights for what that means.
 func (w *SavedWeights) Read(c *tensor.Ctx, p tensor.Placed) (tensor.Census, error) {
 	n, err := w.read(c, p)
 	if err != nil {

@@ -18,9 +18,9 @@ const maxShard = 50_000_000_000
 
 // SavePretrained writes a model as a folder that LoadPretrained and transformers read: config.json, model.safetensors
 // or its shards, and the files beside them, such as those of a Pretrained. Folders that are missing are made. Each file
-// appears whole or not at all, the weights before config.json, and takes the place of the one of a model saved before.
+// is replaced atomically, the weights before config.json.
 //
-// A run in training saves by trainer.Trainer.SaveModel, which gathers what ranks have.
+// To save during training call trainer.Trainer.SaveModel, which gathers the parts of all ranks.
 func SavePretrained(dir string, m Configured, files ...Sidecar) error {
 	if err := savePretrained(dir, m, files); err != nil {
 		return fmt.Errorf("models: %s: %w", dir, err)

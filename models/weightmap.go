@@ -15,7 +15,8 @@ import (
 // WeightMapper is implemented by models whose saved arrays differ from their parameters and buffers in names or layout.
 // One map serves both ways: weights that are written are read back, and other programs read them too.
 type WeightMapper interface {
-	// WeightMap lists the rules, of which the first that matches counts. What has no rule is saved under its own name.
+	// WeightMap lists the rules; the first that matches applies. A parameter without a rule is saved under its own
+	// name.
 	WeightMap() []WeightRule
 }
 
@@ -31,7 +32,7 @@ type WeightRule struct {
 	Dim int
 	// Transpose is true for a matrix that is saved [in, out] where the parameter is [out, in], or the other way round.
 	Transpose bool
-	// ReadOnly rules read arrays of other programs or versions. What is written has the names of the other rules.
+	// ReadOnly rules only read arrays, of other programs or versions. Saved arrays have the names of the other rules.
 	ReadOnly bool
 }
 

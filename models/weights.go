@@ -31,8 +31,8 @@ const (
 	WeightsFile = WeightsBase + ".safetensors"
 )
 
-// ConfigJSON is the text of a model's config.json: what the model says of itself and, for a model with KeptConfig that
-// was loaded, what else its config.json said. It is for package trainer/checkpointer, which writes it.
+// ConfigJSON is the text of a model's config.json: the model's configuration and, for a loaded model with KeptConfig,
+// the other keys of its config.json. It is for package trainer/checkpointer, which writes it.
 func ConfigJSON(m Configured) ([]byte, error) {
 	text, err := json.MarshalIndent(m.Config(), "", "  ")
 	if c, ok := m.(configKeeper); err == nil && ok && c.OriginalConfig() != "" {
@@ -58,8 +58,8 @@ type loadOptions struct {
 	look      func(Configured) error // sees the model before it takes memory; nil: nobody looks
 }
 
-// WithDType makes the parameters of another floating-point dtype than float32, whatever dtype they were saved in. Those
-// of BFloat16 and Float16 train with what optim.HalfUpdate says, without a copy in float32.
+// WithDType loads the parameters in another floating-point dtype than float32, regardless of the dtype they were saved
+// in. Those of BFloat16 and Float16 train by the rule of optim.HalfUpdate, without a copy in float32.
 func WithDType(dt tensor.DType) LoadOption {
 	return func(o *loadOptions) { o.dtype = dt }
 }
@@ -69,8 +69,8 @@ func WithDType(dt tensor.DType) LoadOption {
 func WithSavedDType() LoadOption { return WithDType(tensor.Invalid) }
 
 // Deferred makes parameters that have no memory until something uses them and are read then (nn.Init.Deferred): each
-// rank of a sharded model reads one unit after the other and keeps its shards. What is wrong with a weight's values is
-// known when it is read, as an error of the run. The files must stay unchanged until then.
+// rank of a sharded model reads one unit after the other and keeps its shards. Weights that are not finite are an error
+// of the run, when they are read. The files must stay unchanged until then.
 func Deferred() LoadOption { return func(o *loadOptions) { o.deferred = true } }
 
 // Quantized quantizes the model, see [Quantize]. It goes with float32, and not with Deferred.
@@ -78,7 +78,7 @@ func Quantized() LoadOption { return func(o *loadOptions) { o.quantized = true }
 
 // Mapped leaves the parameters in the files: they are mapped into memory, and the system reads a page when something
 // uses it. It is for models that compute and are not trained, or whose base is frozen; parameters that training writes
-// become the process's own memory, page by page. Their values are not looked at: NaN and infinities are no error.
+// become the process's own memory, page by page. Their values are not checked: NaN and infinities are no error.
 //
 // Parameters of another dtype than the file's, Quantized and transposed ones and those of GGUF files are read, and so
 // is everything on devices with their own memory, where the files lie on a network file system, and on other systems

@@ -19,9 +19,9 @@ import (
 // trainer.Trainer.SaveModel, a checkpoint or transformers wrote. path is a safetensors file, the index of several, or a
 // folder that has model.safetensors or its index. Floating-point dtypes are converted to those of m.
 //
-// Every parameter and buffer must be in the file, in its shape, and nothing else. The error lists all that is missing,
-// unexpected or of another shape, and then m is unchanged. NaN and infinities are an error that names the weights, see
-// AllowNonFinite; no other option is taken, since m is there already.
+// Every parameter and buffer must be in the file, in its shape, and nothing else. Otherwise the error lists all that is
+// missing, unexpected or of another shape, and m is unchanged. NaN and infinities are an error that names the weights,
+// see AllowNonFinite; no other option is taken, since m is there already.
 func LoadWeights(m nn.Module, path string, opts ...LoadOption) error {
 	if o := optionsOf(opts); o.deferred || o.mapped || o.dtype != tensor.Float32 {
 		return errors.New("models: LoadWeights with an option of LoadPretrained: want none but AllowNonFinite, the " +

@@ -32,9 +32,9 @@ func KeyMask(c *Ctx, mask *tensor.Tensor) *tensor.Tensor {
 	return tensor.Reshape(c.Ctx, tensor.Cast(c.Ctx, mask, tensor.Bool), mask.Size(0), 1, 1, mask.Size(1))
 }
 
-// SegmentMask is KeyMask where texts share the rows of a batch: a token sees only those whose number in segments [B,T]
-// is its own. mask [B,T] may be nil, and so may segments. The result is [B,1,T,T]. In a context with some of the tokens
-// alone it is [B,1,1,T], int32, and has the numbers, from 1 on, of the tokens that may be seen: what computes attention
+// SegmentMask is KeyMask where texts share the rows of a batch: a token sees only those with the same number in
+// segments [B,T]. mask [B,T] may be nil, and so may segments. The result is [B,1,T,T]. In a context with only some of
+// the tokens it is [B,1,1,T], int32, and has the numbers, from 1 on, of the tokens that may be seen: the attention
 // there compares them.
 func SegmentMask(c *Ctx, mask, segments *tensor.Tensor) *tensor.Tensor {
 	keys := KeyMask(c, mask)
@@ -63,7 +63,7 @@ func SegmentMask(c *Ctx, mask, segments *tensor.Tensor) *tensor.Tensor {
 	return tensor.And(c.Ctx, same, keys)
 }
 
-// AttentionInput is what the attentions of a model read beside their x. Its fields may be nil.
+// AttentionInput is what the attentions of a model read besides their x. Its fields may be nil.
 type AttentionInput struct {
 	Mask     *tensor.Tensor // Bool, broadcasts to [B,H,T,T], true where attention is allowed: see KeyMask
 	Cos, Sin *tensor.Tensor // rotate queries and keys: see RoPE
@@ -97,10 +97,10 @@ type AttentionConfig struct {
 	DropoutP     float64 // of the attention weights, while training
 }
 
-// Attend is what attentions compute between their projections, whatever these are: attention of queries q [B,H,T,D]
-// over keys and values [B,Hkv,T,D], which are rotated and extend the cache if in says so. The result has the heads
-// merged: [B,T,H·D]. The numbers of heads are those of q, k and v, so that a module with a part of the projections
-// computes a part of the heads. It belongs into the Unit of a module.
+// Attend computes attention between any projections: attention of queries q [B,H,T,D] over keys and values [B,Hkv,T,D],
+// which are rotated and extend the cache if in says so. The result has the heads merged: [B,T,H·D]. The numbers of
+// heads are those of q, k and v, so that a module with a part of the projections computes a part of the heads. Call it
+// inside the Unit of a module.
 func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionInput) *tensor.Tensor {
 	if in.Cache.joined() {
 		if in.Cos != nil {

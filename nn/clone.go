@@ -21,8 +21,8 @@ func CloneDeferred[M Module](m M, dev *tensor.Device) (M, error) {
 	return clone(m, &cloner{c: tensor.NewCtx(dev).NoGrad(), seen: map[any]reflect.Value{}, later: true})
 }
 
-// CloneShapes is Clone for a device without values (tensor.NewMeta): nothing of m's parameters is read, and none of the
-// copy's takes memory before it is used.
+// CloneShapes is Clone for a device without values (tensor.NewMeta): m's parameters are not read, and those of the copy
+// take no memory until they are used.
 func CloneShapes[M Module](m M, dev *tensor.Device) (M, error) {
 	twin, err := CloneDeferred(m, dev)
 	if err != nil {

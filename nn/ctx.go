@@ -126,9 +126,9 @@ func (c *Ctx) WithSegments(s *Segments) *Ctx {
 	return &d
 }
 
-// WithPositions returns a context in which the batch's tokens have the positions p, integers [T] or [B,T]: where
-// several documents share a row, where padding comes first, or where a row is a part of a sequence. They must live as
-// long as the context is used.
+// WithPositions returns a context in which the batch's tokens have the positions p, integers [T] or [B,T]: for rows
+// with several documents, with padding first, or with a part of a sequence. The tensor must live as long as the context
+// is used.
 func (c *Ctx) WithPositions(p *tensor.Tensor) *Ctx {
 	d := *c
 	d.Positions = p
@@ -150,15 +150,15 @@ func (c *Ctx) TokenPositions(ids *tensor.Tensor, past int) *tensor.Tensor {
 	return p
 }
 
-// ParamFunc stands between modules and the parameter of a name, its path in saved files: it returns what the modules
-// compute with in place of t, which is the parameter's tensor or what an earlier ParamFunc made of it. What it makes
-// with ops of c is part of the graph, so gradients reach the parameter in its own dtype and shape. It is called at each
-// use, also when a forward pass is run again for its gradient, and must then give the same bits; what is costly to make
-// it keeps for itself. c.Path is the path of the module that asks.
+// ParamFunc replaces a parameter where modules use it. name is the parameter's path in saved files; t is its tensor, or
+// the result of an earlier ParamFunc. Modules compute with the result. Ops of c in it are part of the graph, so
+// gradients reach the parameter in its own dtype and shape. It is called at each use, also when a forward pass is run
+// again for its gradient, and must then return the same bits; it should cache what is costly to compute. c.Path is the
+// path of the module that uses the parameter.
 type ParamFunc func(c *Ctx, name string, t *tensor.Tensor) *tensor.Tensor
 
-// WithParam returns a context whose parameters pass through f, after the functions that c has already: weights that
-// are stored in a smaller form, low-rank additions to weights and parts of weights are made this way.
+// WithParam returns a context whose parameters pass through f, after the functions that c has already: for quantized
+// weights, low-rank additions to weights, and parts of weights.
 func (c *Ctx) WithParam(f ParamFunc) *Ctx {
 	d := *c
 	d.params = append(slices.Clip(c.params), f)
@@ -216,9 +216,9 @@ func (c *Ctx) attend(q, k, v *tensor.Tensor, opt tensor.AttentionOptions) *tenso
 	return y
 }
 
-// WithPrecision returns a context in which the module of a path, and all within it, autocasts to dt whatever the
-// context does otherwise: tensor.BFloat16, tensor.Float16, or tensor.Float32 for a module that is to compute in float32
-// (see tensor.Ctx.Autocast). A Forward asks for a part of itself with c.With(c.Autocast(dt)).
+// WithPrecision returns a context in which the module of a path, and all within it, autocasts to dt regardless of the
+// context: tensor.BFloat16, tensor.Float16, or tensor.Float32 for a module that is to compute in float32 (see
+// tensor.Ctx.Autocast). A Forward sets the precision of a part of itself with c.With(c.Autocast(dt)).
 func (c *Ctx) WithPrecision(path string, dt tensor.DType) *Ctx {
 	d := *c
 	d.precision = maps.Clone(c.precision)

@@ -14,7 +14,7 @@ type GatedMLP struct {
 	Activation tensor.Activation // f
 }
 
-// GatedMLPConfig is what a GatedMLP is like.
+// GatedMLPConfig is the configuration of a GatedMLP.
 type GatedMLPConfig struct {
 	Width, Inner int
 	NoBias       bool

@@ -9,8 +9,8 @@ import (
 )
 
 // GroupNorm normalises groups of neighbouring channels of each sample (Wu & He 2018), as torch.nn.GroupNorm: Weight and
-// Bias [C]. It treats a sample alike in training and evaluation, whatever the batch. As in HuggingFace's Trainer, its
-// weight decays.
+// Bias [C]. The result for a sample is the same in training and evaluation, and independent of the batch. As in
+// HuggingFace's Trainer, its weight decays.
 type GroupNorm struct {
 	Weight *Parameter `nn:"weight"` // nil, with Bias: none
 	Bias   *Parameter `nn:"bias"`

@@ -46,9 +46,9 @@ func NewInit(dev *tensor.Device, seed uint64) *Init {
 	return &Init{c: tensor.NewCtx(dev).NoGrad(), seed: seed, dtype: tensor.Float32, made: m}
 }
 
-// Dry returns an Init under the same limits on a device without values (tensor.NewMeta): what a model needs is known
-// before it is made. It may make at most the given number of parameters and buffers, and no more than in may; 0 stands
-// for that.
+// Dry returns an Init with the same limits on a device without values (tensor.NewMeta), to find out the needs of a
+// model before making it. It may make at most the given number of parameters and buffers, and no more than in may; 0
+// stands for that.
 func (in *Init) Dry(tensors int) *Init {
 	d := NewInit(tensor.NewMeta(), in.seed).As(in.dtype)
 	d.made.limit, d.made.limited, d.made.most = in.made.limit, in.made.limited, in.made.most
@@ -90,10 +90,9 @@ func (in *Init) take(name string, dt tensor.DType, shape []int) {
 	m.bytes += uint64(n)
 }
 
-// Deferred returns an Init whose parameters have no memory until something uses them, when they get the values that
-// they would have had; one goroutine uses them first. A model that does not fit is made so: a rank of a sharded model
-// fills one unit after the other and keeps its shards of it. Buffers are made at once. The limit of bytes does not
-// hold.
+// Deferred returns an Init whose parameters take no memory until their first use, when they get their initial values;
+// only one goroutine may use them first. It is for models that do not fit in memory: a rank of a sharded model fills
+// one unit after the other and keeps its shards. Buffers are made immediately. The limit of bytes does not apply.
 func (in *Init) Deferred() *Init {
 	d, m := *in, *in.made
 	m.limit, m.limited = maxBytes, "a model may have"
@@ -101,8 +100,8 @@ func (in *Init) Deferred() *Init {
 	return &d
 }
 
-// Unfilled returns an Init whose parameters have memory and no values, which take most of the time of making a model:
-// whoever reads saved weights into all of them needs none. Buffers get their values.
+// Unfilled returns an Init whose parameters have memory but no values, since drawing them takes most of the time of
+// making a model. Use it to read saved weights into all of them. Buffers get their values.
 func (in *Init) Unfilled() *Init {
 	d := *in
 	d.empty = true

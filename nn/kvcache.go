@@ -10,8 +10,8 @@ import (
 )
 
 // KVCache holds the keys and values of the tokens that a model has seen so far, for generation. A model passes Layer(i)
-// to its i-th attention, and calls Advance when all layers have extended theirs. It takes memory for the tokens that it
-// holds; of a layer with a window, for twice the window or as many as come at once.
+// to its i-th attention, and calls Advance when all layers have extended theirs. It takes memory for its tokens; for a
+// layer with a window, for twice the window, or for as many as are added together.
 type KVCache struct {
 	cfg    KVCacheConfig
 	layers []KVLayer
@@ -72,8 +72,8 @@ func (k *KVCache) Len() int {
 // Cap is the number of tokens that there is room for.
 func (k *KVCache) Cap() int { return k.cfg.Tokens }
 
-// Pad says at which token each row begins: no token sees those before it, and positions count from there. It belongs
-// before the first tokens, and holds until Reset.
+// Pad sets the token at which each row begins: no token sees those before it, and positions count from there. Call it
+// before the first tokens. It applies until Reset.
 func (k *KVCache) Pad(first []int) {
 	if k.length > 0 || len(first) != k.cfg.Batch {
 		panic(&tensor.Error{Op: "nn.KVCache.Pad", Msg: fmt.Sprintf("%d rows of a cache of %d that holds %d tokens: "+
@@ -111,7 +111,7 @@ func (k *KVCache) Reset() {
 	k.first = nil
 }
 
-// Rewind forgets all tokens, which come again.
+// Rewind forgets all tokens, so that they can be added again.
 func (k *KVCache) Rewind() {
 	k.length = 0
 	for i := range k.layers {
@@ -162,7 +162,7 @@ func (k *KVCache) Bytes() int {
 	return bytes
 }
 
-// Free gives back the memory.
+// Free frees the memory.
 func (k *KVCache) Free() {
 	for i := range k.layers {
 		k.layers[i].free()

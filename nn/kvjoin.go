@@ -10,7 +10,7 @@ import (
 
 // JoinKVCaches makes one cache of those of several sequences, each of one row and of any length, so that a model
 // computes their next tokens together. Its row i continues caches[i], whose memory it uses: it needs no Free. No row is
-// padded, and each attends to its own tokens alone, so that its bits are those that it has alone.
+// padded, and each attends only to its own tokens, so its bits do not depend on the others.
 func JoinKVCaches(caches ...*KVCache) *KVCache {
 	if len(caches) == 0 {
 		panic(&tensor.Error{Op: "nn.JoinKVCaches", Msg: "no caches: want at least one"})

@@ -16,11 +16,11 @@ type LoRA struct {
 	B       map[string]*Linear  `nn:"lora_B"`       // [out, r]
 	Dropout map[string]*Dropout `nn:"lora_dropout"` // of the input; nil: none
 	Scale   map[string]float64
-	Active  []string // what is added, in this order, unless the context says otherwise
+	Active  []string // the adapters that are added, in this order, unless the context names others
 	Merged  []string // what the weight has been added
 }
 
-// Adapters gives programs that make adapters what a layer has of them.
+// Adapters gives programs that make adapters access to those of a layer.
 func (a *LoRA) Adapters() *LoRA { return a }
 
 // Adapted reports whether something is added in a context.

@@ -184,7 +184,7 @@ func compared(c *Ctx, op string, x, target *tensor.Tensor) (_, _ *tensor.Tensor)
 type BCEOptions struct {
 	// Weight multiplies each term; it broadcasts to the logits' shape. nil: 1.
 	Weight *tensor.Tensor
-	// PosWeight multiplies the positive part of each term, for classes that are rare; it broadcasts likewise. nil: 1.
+	// PosWeight multiplies the positive part of each term, for rare classes; it broadcasts too. nil: 1.
 	PosWeight *tensor.Tensor
 }
 
@@ -206,7 +206,7 @@ func BCEWithLogitsSum(c *Ctx, logits, targets *tensor.Tensor, opt BCEOptions) *t
 	return tensor.Sum(c.Ctx, losses, nil, false)
 }
 
-// L1Sum is the sum of absolute differences; its gradient where there is none is 0.
+// L1Sum is the sum of absolute differences; where the difference is 0, so is the gradient.
 func L1Sum(c *Ctx, x, target *tensor.Tensor) *tensor.Tensor {
 	x, target = compared(c, "nn.L1Sum", x, target)
 	return tensor.Sum(c.Ctx, tensor.Abs(c.Ctx, tensor.Sub(c.Ctx, x, target)), nil, false)

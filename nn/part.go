@@ -9,8 +9,8 @@ import (
 )
 
 // Part is a piece of a model that pipeline parallelism does not divide further: the modules that it runs, in their
-// order. A model is a list of parts: one for what comes before its blocks, one for each block, and one for the rest.
-// Consecutive parts are a stage, which a rank of a pipeline runs; see [Ctx.WithStage].
+// order. A model is a list of parts: one before its blocks, one for each block, and one for the rest. Consecutive parts
+// are a stage, which a rank of a pipeline runs; see [Ctx.WithStage].
 type Part []Module
 
 // stage is what a context runs of a model.
@@ -45,8 +45,8 @@ func (c *Ctx) Received(in ...*tensor.Tensor) []*tensor.Tensor {
 }
 
 // RunPart runs p, or those modules of it that c is the context of, by run. If another stage runs p it returns in. run
-// calls Forward of each module once, in p's order, and draws no random numbers itself. That is checked, because a stage
-// behind p must draw what it draws in the whole model.
+// calls Forward of each module once, in p's order, and draws no random numbers itself. That is checked, because a later
+// stage must draw the same numbers as in the whole model.
 func RunPart(c *Ctx, p Part, run func(in []*tensor.Tensor) []*tensor.Tensor, in ...*tensor.Tensor) []*tensor.Tensor {
 	if c.stage != nil && !slices.ContainsFunc(p, c.Runs) {
 		c.SkipDraws(len(p))

@@ -9,9 +9,9 @@ import (
 )
 
 // RoPE makes the tables of rotary position embeddings (Su et al., "RoFormer", 2021) as transformers' LLaMA has them:
-// elements r and Dim/2+r of a head are a pair. A model makes them once and gives them to all its attentions.
+// elements r and Dim/2+r of a head are a pair. A model makes them once for all its attentions.
 type RoPE struct {
-	Dim   int     // elements of a head that are rotated, an even number; those behind them stay unchanged
+	Dim   int     // elements of a head that are rotated, an even number; the rest stays unchanged
 	Theta float64 // base of the wavelengths; 0: 10,000
 	// Frequencies are the Dim/2 angles, in radians, by which a position differs from the one before; nil: those of
 	// Theta.

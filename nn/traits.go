@@ -2,8 +2,8 @@
 
 package nn
 
-// Traits are what a module states about the parameters in it, those of the modules that it holds included. A module
-// states them by a method Traits() nn.Traits; one without it states nothing.
+// Traits describe the parameters in a module and its children. A module declares them by a method Traits() nn.Traits;
+// without it there are none.
 type Traits struct {
 	// Norm: the module is a normalization layer, whose parameters never decay; see [DecayNames].
 	Norm bool
@@ -17,7 +17,7 @@ type Traits struct {
 	// in [Linear].
 	InOut bool
 	// HeadDim is how many features of a linear layer are a head of attention: of the outputs of a projection to
-	// queries, keys or values, and of the inputs of one behind attention. Tensor parallelism does not divide a head.
+	// queries, keys or values, and of the inputs of the one after attention. Tensor parallelism does not divide a head.
 	// 0: there are no heads.
 	HeadDim int
 	// Heads and KVHeads are how many heads of queries and of keys an attention has, which ranks may divide among them;
@@ -41,7 +41,7 @@ func (t Traits) with(m Module) Traits {
 	return t
 }
 
-// Traits are what the modules around the parameter of a name state about it.
+// Traits returns the traits that the modules around a parameter, given by name, declare.
 func (t *Tree) Traits(name string) Traits { return t.traits[name] }
 
 // Projected is the set of the parameters, by name, that lie in a Projection and have no other use.

@@ -9,13 +9,13 @@ import (
 )
 
 // Hooks are called around a module's Unit. Any of them may be nil; none may block. Of several hooks of a module, those
-// before run in the order in which they were added, those behind in the reverse order.
+// before it run in the order in which they were added, those after it in reverse order.
 type Hooks struct {
 	// Context derives the tensor context in which the module itself runs, not the modules within it. With it, the
 	// module may read parameters that are divided among ranks: see Parameter.Divide.
 	Context func(c *tensor.Ctx) *tensor.Ctx
-	// HeadPart is which part of its heads the module's attention computes, where they are divided: dropout draws what
-	// it draws for them in the whole module. nil: all heads.
+	// HeadPart is the part of the heads that the module's attention computes, if they are divided: dropout draws the
+	// same numbers for them as in the whole module. nil: all heads.
 	HeadPart    *int
 	PreForward  func(c *Ctx)
 	PostForward func(c *Ctx)
@@ -40,8 +40,8 @@ type forwardFunc = func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor
 
 // Unit runs the forward function of module m in its own memory scope, under m's path, with m's hooks, and with
 // recomputation if the context asks for it. Inputs that need gradients must be passed in, not captured, so that hooks
-// and recomputation see them; those that are not there are nil. Training steps run inside a Scope of the caller, one
-// per micro-batch. A graph that is recorded outside every Scope is freed by the garbage collector.
+// and recomputation see them; absent inputs are nil. Training steps run inside a Scope of the caller, one per
+// micro-batch. A graph that is recorded outside every Scope is freed by the garbage collector.
 func Unit(c *Ctx, m Module, forward forwardFunc, in ...*tensor.Tensor) []*tensor.Tensor {
 	u := c.unit(m)
 	hooks := u.tree.hooks[m]

@@ -32,9 +32,9 @@ func NewParameter(t *tensor.Tensor) *Parameter {
 	return &Parameter{Tensor: t.SetRequiresGrad(true)}
 }
 
-// Divide makes part, what a rank has of p under tensor parallelism, the parameter's tensor. Trees of the model that
-// were walked before have the whole one. Modules can read the part only in units with a Hooks.Context: others would not
-// combine it with those of other ranks. Join ends it.
+// Divide makes part, a rank's part of p under tensor parallelism, the parameter's tensor. Trees that were walked before
+// have the whole one. Modules can read the part only in units with a Hooks.Context: others would not combine it with
+// those of other ranks. Join ends it.
 func (p *Parameter) Divide(part *tensor.Tensor) {
 	if p.whole != nil {
 		panic(&tensor.Error{Op: "nn.Divide", Msg: "the parameter is divided already: want Join first"})
@@ -57,7 +57,7 @@ func (p *Parameter) DeferredPart() PartFunc {
 // Whole is the tensor that p had before Divide; nil if it is not divided.
 func (p *Parameter) Whole() *tensor.Tensor { return p.whole }
 
-// Join gives p the tensor back that it had before Divide; false if it was not divided.
+// Join restores the tensor that p had before Divide; false if it was not divided.
 func (p *Parameter) Join() (was bool) {
 	if p.whole == nil {
 		return false
@@ -97,9 +97,9 @@ type namedModule struct {
 	module Module
 }
 
-// Walk finds all parameters, buffers and modules under m, in the order of the fields (of the keys,
-// for maps). It panics with a clear message if m is not a pointer to a struct, or if a parameter
-// or buffer would silently be left out because it has no tensor or is in an unexported field.
+// Walk finds all parameters, buffers and modules under m, in the order of the fields (of the keys, for maps). It panics
+// if m is not a pointer to a struct, or if a parameter or buffer would be left out: it has no tensor, or is in an
+// unexported field.
 func Walk(m Module) *Tree {
 	t := &Tree{traits: map[string]Traits{}, aliases: map[string]string{}, paths: map[Module]string{},
 		names: map[any]string{}, hooks: map[Module][]*Hooks{}, own: map[Module][]*tensor.Tensor{}}

@@ -67,9 +67,9 @@ func (o *Optimizer) Averages() bool { return o.average != nil }
 // Evaluating reports whether the weights of Eval are in place.
 func (o *Optimizer) Evaluating() bool { return o.evaluating }
 
-// Eval puts the weights in place that evaluation, saved weights and saved states take: for an optimizer that averages
-// them, such as ScheduleFreeAdamW or any after SetAverage, the average. The state then holds the weights of training
-// too, and a state is loaded after Eval. For other optimizers it does nothing, and so does a second call.
+// Eval puts the weights for evaluation, saved weights and saved states in place: for an optimizer that averages them,
+// such as ScheduleFreeAdamW or any after SetAverage, the average. The state then holds the weights of training too, and
+// a state is loaded after Eval. For other optimizers it does nothing, and so does a second call.
 func (o *Optimizer) Eval(c *tensor.Ctx) {
 	if o.average == nil || o.evaluating {
 		return

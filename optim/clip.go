@@ -46,7 +46,7 @@ func MeasureGrads(c *tensor.Ctx, dst *tensor.Tensor, params []tensor.Named, loss
 	})
 }
 
-// ClipFactor is what gradients whose joint L2 norm is norm are multiplied by so that it does not exceed maxNorm:
+// ClipFactor is the factor for gradients with the joint L2 norm norm, so that it does not exceed maxNorm:
 // maxNorm/(norm+1e-6) if that is below one, as in torch.nn.utils.clip_grad_norm_, else 1 (Pascanu et al. 2013). A
 // maxNorm of 0 clips nothing, and gradients of a norm that is not finite stay unchanged.
 func ClipFactor(norm, maxNorm float64) float64 {

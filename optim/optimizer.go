@@ -17,8 +17,8 @@ import (
 type Group struct {
 	// Params are leaf tensors with names that are unique in the model.
 	Params []tensor.Named
-	// LR is the learning rate of the next step. What it is when the optimizer is made is the group's
-	// base rate, which schedules multiply: see Optimizer.ScaleLR.
+	// LR is the learning rate of the next step. Its value when the optimizer is made is the group's base rate, which
+	// schedules multiply: see Optimizer.ScaleLR.
 	LR float64
 	// WeightDecay is the decay coefficient, coupled or decoupled as the optimizer says.
 	WeightDecay float64
@@ -52,8 +52,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// DescribeParts says how many elements the parameters have of which the optimizer was given a part: some transforms
-// treat large ones differently. It comes before the first step.
+// DescribeParts sets the number of elements of whole parameters of which the optimizer has only a part: some transforms
+// treat large ones differently. Call it before the first step.
 func (o *Optimizer) DescribeParts(numel map[string]int) {
 	for _, t := range o.chain {
 		if f := t.Traits().parts; f != nil {
@@ -136,7 +136,7 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 type Zeros func(c *tensor.Ctx, dt tensor.DType, shape ...int) (*tensor.Tensor, error)
 
 // KeepState makes the optimizer's state by zeros, in memory of the caller's choice such as files, instead of the
-// device's, and makes it now. There must be none yet: it comes before the first step.
+// device's, and makes it now. There must be none yet: call it before the first step.
 func (o *Optimizer) KeepState(zeros Zeros) error {
 	for name, s := range o.slots {
 		if s.Tensors != nil {
@@ -218,8 +218,8 @@ func (o *Optimizer) ScaleLR(factor float64) {
 	}
 }
 
-// SetRates sets the learning rates of the groups, in their order, as a MetricSchedule has them. It leaves the base
-// rates alone.
+// SetRates sets the learning rates of the groups, in their order, as a MetricSchedule has them. It does not change the
+// base rates.
 func (o *Optimizer) SetRates(rates []float64) {
 	if len(rates) != len(o.groups) {
 		panic(&tensor.Error{Op: "optim.SetRates",
@@ -372,7 +372,7 @@ type StateDict struct {
 	Tensors map[string]*tensor.Tensor // by "parameter.state", as "h.0.weight.exp_avg"
 }
 
-// State returns what a checkpoint must hold. The tensors are the optimizer's own.
+// State returns the state for a checkpoint. The tensors are the optimizer's own.
 func (o *Optimizer) State() StateDict {
 	st := StateDict{Name: o.name, Steps: map[string]int64{}, Tensors: map[string]*tensor.Tensor{}}
 	o.fill(maps.Values(o.slots))
@@ -385,8 +385,8 @@ func (o *Optimizer) State() StateDict {
 	return st
 }
 
-// LoadState copies a saved state in. The error lists everything that does not fit, or is not finite or below zero where
-// no optimizer has it, and then nothing was changed.
+// LoadState copies a saved state. The error lists everything that does not fit, is not finite, or is negative where it
+// cannot be; then nothing was changed.
 func (o *Optimizer) LoadState(c *tensor.Ctx, st StateDict) error {
 	saved := map[string]Saved{}
 	for k, t := range st.Tensors {
@@ -419,8 +419,8 @@ type Saved struct {
 }
 
 // ReadState is LoadState for a state that is not in memory: each tensor is read into the optimizer's own, so that there
-// is no second copy. After an error of what does not fit nothing was changed; after one of reading, or of numbers that
-// are not finite, the state is partly the saved one. It is for package trainer.
+// is no second copy. After an error about a state that does not fit nothing was changed; after an error of reading, or
+// about numbers that are not finite, the state is partly the saved one. It is for package trainer.
 func (o *Optimizer) ReadState(name string, steps map[string]int64, tensors map[string]Saved) error {
 	described := o.described()
 	bad := o.mismatches(described, name, steps, tensors)

@@ -9,7 +9,7 @@ import (
 
 // Transform is one link of an optimizer's chain.
 type Transform interface {
-	// Traits are what the transform promises. The zero value promises nothing.
+	// Traits are the transform's promises. The zero value promises nothing.
 	Traits() Traits
 	// State describes the tensors that the transform keeps for a parameter, as Like(p, "exp_avg"). They begin as zeros,
 	// when they are first needed.
@@ -19,19 +19,19 @@ type Transform interface {
 	Apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, update *tensor.Tensor)
 }
 
-// Traits are what a transform promises about its Apply.
+// Traits are promises of a transform about its Apply.
 type Traits struct {
-	// Elementwise: each element is computed from the same element of parameter, update and state alone, so that Apply
+	// Elementwise: each element is computed only from the same element of parameter, update and state, so that Apply
 	// may be given a part of a parameter, as a vector. Where parameters are sharded, all transforms must be so: one
 	// that needs whole matrices or norms of parameters is refused.
 	Elementwise bool
 	// Blocks: each block of so many elements of a parameter is computed by itself, so that Apply may be given a part of
 	// a parameter, as a vector, that begins at a multiple of them. See Optimizer.DescribeParts. 0: there are none.
 	Blocks int
-	// OnDevice: Apply changes tensors alone, by operations on the context that it is given, reads no number of theirs,
-	// and keeps nothing else from step to step. Then a step may be queued before anybody knows whether its gradients
-	// are finite: if they are not, the device leaves parameters and state unchanged. With any other transform in the
-	// chain the host waits for the gradients' norm before each step.
+	// OnDevice: Apply only changes tensors, by operations on the given context, reads none of their numbers, and keeps
+	// nothing else from step to step. Then a step may be queued before it is known whether its gradients are finite: if
+	// they are not, the device leaves parameters and state unchanged. With any other transform in the chain the host
+	// waits for the gradients' norm before each step.
 	OnDevice bool
 	// Moves: Apply changes the parameter by itself, and no step of the learning rate follows. Only the last transform
 	// of a chain may.

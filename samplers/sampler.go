@@ -41,7 +41,7 @@ func (s Sequential) At(epoch, i int64) int64 {
 	return i
 }
 
-// Random visits every sample once per epoch, in an order that depends on the seed and the epoch alone: what
+// Random visits every sample once per epoch, in an order that depends only on the seed and the epoch: what
 // HuggingFace's seedable random sampler does, with a permutation that needs no memory (rng.Perm). The orders of two
 // seeds are unrelated in every epoch, whereas a sum of seed and epoch would give seed 1's second epoch to seed 2 as its
 // first.

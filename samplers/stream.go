@@ -115,7 +115,7 @@ func NewStream(s Sampler, layout WindowLayout) (*Stream, error) {
 	return &Stream{batch: b, layout: layout}, nil
 }
 
-// Clone returns a stream at the same place that moves by itself.
+// Clone returns an independent stream at the same place.
 func (s *Stream) Clone() *Stream {
 	c := *s
 	return &c

@@ -29,12 +29,12 @@ type AttentionOptions struct {
 	// broadcasts to [B,H,Tq,Tk]. Its gradient takes memory of that shape, and together with Mask it does so, too.
 	Bias *Tensor
 	// SoftCap, if above 0, makes SoftCap·tanh(s/SoftCap) of each scaled score s, before Mask and Bias (Gemma 2). GPUs
-	// have no kernel for it: there attention is composed of other ops, and holds all scores.
+	// have no kernel for it: there attention is composed of other ops and stores all scores.
 	SoftCap float64
 	// Dropout is the probability with which attention weights are zeroed.
 	Dropout float64
-	// FirstHead is the number of q's first head among all heads of the layer, where the heads are divided among ranks:
-	// dropout then draws what it draws for these heads of all. CPUs only.
+	// FirstHead is the number of q's first head among all heads of the layer, if ranks divide the heads: dropout then
+	// draws the same numbers for these heads as without the division. CPUs only.
 	FirstHead int
 }
 

@@ -41,7 +41,7 @@ var precisions = map[string]Precision{
 	"SwiGLU": Widest, "Eq": Widest, "Ne": Widest, "Lt": Widest, "Le": Widest, "Gt": Widest, "Ge": Widest,
 }
 
-// PrecisionOf is the precision of an op of this package by its name; false if Autocast leaves its operands as they are.
+// PrecisionOf is the precision of an op of this package by its name; false if Autocast does not convert its operands.
 func PrecisionOf(op string) (Precision, bool) {
 	p, ok := precisions[op]
 	return p, ok

@@ -101,8 +101,7 @@ func (b *Back) Grad(i int) *Tensor {
 	return n.grads[i]
 }
 
-// Arrived is Grad without a conversion: where gradients are added up in float32, one that came alone may be of a half
-// type.
+// Arrived is Grad without a conversion: where gradients are added up in float32, a single one may be of a half type.
 func (b *Back) Arrived(i int) *Tensor { return b.node.grads[i] }
 
 // Need reports whether the gradient of input i is wanted.
@@ -240,8 +239,7 @@ func (n *Node) drop() {
 // BackwardOption changes what Backward does.
 type BackwardOption func(*run)
 
-// RetainGraph keeps the graph and what it saved, so that Backward can run again, for
-// other roots or another wrt.
+// RetainGraph keeps the graph and its saved tensors, so that Backward can run again, for other roots or another wrt.
 func RetainGraph() BackwardOption { return func(r *run) { r.retain = true } }
 
 // Reaching calls f once, before the first gradient is computed, with a function that
@@ -260,9 +258,9 @@ func DroppingLowered() BackwardOption { return func(r *run) { r.dropLowered = tr
 // weights in one walk this way.
 func Accumulating() BackwardOption { return func(r *run) { r.accumulate = true } }
 
-// Completing gives the gradients of leaves that wrt names to f, by their place in wrt, as soon as each is complete; the
-// result of Backward has nil in their place. They live until they are freed. With it the gradients of several graphs of
-// the same leaves, whose Backwards take turns, need not all be held until the ends.
+// Completing passes the gradients of leaves in wrt to f, by their index in wrt, as soon as each is complete; the result
+// of Backward has nil in their place. They live until they are freed. With it the gradients of several graphs of the
+// same leaves, whose Backwards take turns, need not all be held until the ends.
 func Completing(f func(i int, grad *Tensor)) BackwardOption { return func(r *run) { r.completing = f } }
 
 // run is one Backward under way.

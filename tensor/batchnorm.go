@@ -10,8 +10,8 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // returns the mean and the biased variance, to which eps is added, of each channel [C], in
 // float32 (float64 for float64 x); no gradient flows through these.
 //
-// y has the dtype of x, and so have the parameters, or they are float32 beside x of a half type:
-// what is between the two is float32. Autocast leaves x alone.
+// y has the dtype of x. The parameters have it too, or are float32 with x of a half type: intermediate values are
+// float32. Autocast does not convert x.
 func BatchNorm(c *Ctx, x, weight, bias *Tensor, eps float64) (y, mean, variance *Tensor) {
 	const name = "BatchNorm"
 	x, weight, bias = c.batch(name, x, weight, bias)

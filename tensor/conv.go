@@ -25,17 +25,16 @@ type Conv2DOptions struct {
 	Groups int
 }
 
-// Conv2D is the cross-correlation of images x [N,C,H,W] with kernels weight
-// [O,C/groups,KH,KW], plus bias [O] (nil: none), as torch.nn.functional.conv2d: the result is
-// [N,O,OH,OW] with OH = ⌊(H + 2·padding − dilation·(KH−1) − 1)/stride⌋ + 1 and OW likewise. It
-// is computed as matrix products over unfolded windows (Chellapilla et al. 2006), some rows of
-// some samples at a time, or in float32 by Winograd's minimal filtering (Lavin and Gray 2016)
-// where kernels are 3×3; the gradient keeps neither. The weight's gradient is summed piece by
-// piece, in order. A kernel that is larger than the padded image is refused.
+// Conv2D is the cross-correlation of images x [N,C,H,W] with kernels weight [O,C/groups,KH,KW], plus bias [O] (nil:
+// none), as torch.nn.functional.conv2d: the result is [N,O,OH,OW] with OH = ⌊(H + 2·padding − dilation·(KH−1) −
+// 1)/stride⌋ + 1 and OW likewise. It is computed as matrix products over unfolded windows (Chellapilla et al. 2006),
+// some rows of some samples at a time, or in float32 by Winograd's minimal filtering (Lavin and Gray 2016) where
+// kernels are 3×3; the gradient keeps neither. The weight's gradient is summed piece by piece, in order. A kernel that
+// is larger than the padded image is an error.
 //
-// Half dtypes, and under Autocast float32, compute as the device does best: a GPU multiplies half numbers, kernels
-// included, and rounds the gradient of the kernels once; else all is float32 between a half input and a half result,
-// and the kernels keep their dtype.
+// Half dtypes, and float32 under Autocast, compute as suits the device: a GPU multiplies half numbers, kernels
+// included, and rounds the gradient of the kernels once; other devices compute in float32 between a half input and a
+// half result, and the kernels keep their dtype.
 func Conv2D(c *Ctx, x, weight, bias *Tensor, opt Conv2DOptions) *Tensor {
 	const name = "Conv2D"
 	x.check(c, name)

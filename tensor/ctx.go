@@ -81,10 +81,9 @@ func (c *Ctx) Path() string { return c.path }
 
 func (c *Ctx) where() string { return c.path }
 
-// WithRandom returns a context whose random ops draw from the stream of seed, for a
-// micro-batch whose first sample has the given position in the training stream. What
-// sample s draws depends only on (seed, path and ordinal of the call, its stream
-// position), not on batch size, number of ranks or recomputation.
+// WithRandom returns a context whose random ops draw from the stream of seed, for a micro-batch whose first sample has
+// the given position in the training stream. The numbers of sample s depend only on (seed, path and ordinal of the
+// call, its stream position), not on batch size, number of ranks or recomputation.
 func (c *Ctx) WithRandom(seed uint64, position int64) *Ctx {
 	d := *c
 	d.key, d.pos, d.draws = rng.Key(seed, "", 0), position, new(uint64)
@@ -111,8 +110,8 @@ func (c *Ctx) WithoutAttention(why string) *Ctx {
 // Draws is the number of random ops and parts so far in c and the contexts that share its random stream.
 func (c *Ctx) Draws() int { return int(*c.draws) }
 
-// SkipDraws counts n random ops and parts that another context runs. What follows draws the numbers that it would draw
-// behind them.
+// SkipDraws counts n random ops and parts that another context runs. Later ops draw the numbers that they would draw
+// after them.
 func (c *Ctx) SkipDraws(n int) { *c.draws += uint64(n) }
 
 // RandomState is a place in a random stream. Ranks that compute what another one would exchange it.
@@ -121,7 +120,8 @@ type RandomState struct{ Key, Draws uint64 }
 // RandomState is the place from which c draws next.
 func (c *Ctx) RandomState() RandomState { return RandomState{c.key, *c.draws} }
 
-// WithRandomState returns a context that draws what a context in the state s would draw next, for the same samples.
+// WithRandomState returns a context that draws the numbers that a context in the state s would draw next, for the same
+// samples.
 func (c *Ctx) WithRandomState(s RandomState) *Ctx {
 	d := *c
 	d.key, d.draws = s.Key, &s.Draws

@@ -87,8 +87,8 @@ type MemStats struct {
 func (d *Device) MemStats() MemStats { return MemStats(d.be.Stats()) }
 
 // SetMemoryLimit sets how many bytes the device's tensors may hold: an allocation beyond it is an *OutOfMemoryError. It
-// reports whether the device has such a limit, as the CPU does: at first fifteen sixteenths of what the machine or the
-// cgroup has. 0 takes it away.
+// reports whether the device has a limit. The CPU's is initially fifteen sixteenths of the memory of the machine or the
+// cgroup. 0 removes the limit.
 func (d *Device) SetMemoryLimit(bytes int64) bool {
 	b, ok := d.be.(interface{ SetMemoryLimit(int64) })
 	if ok {
@@ -125,7 +125,7 @@ func collected() {
 	}
 }
 
-// HostMemory reports whether tensors of the device lie in host memory, see HostBytes.
+// HostMemory reports whether tensors of the device are in host memory, see HostBytes.
 func (d *Device) HostMemory() bool {
 	_, ok := d.be.(backend.HostMemory)
 	return ok
@@ -135,7 +135,7 @@ func (d *Device) HostMemory() bool {
 // that another one created or wrote, call this or the other context's Sync.
 func (d *Device) Sync() { d.be.Sync() }
 
-// Close releases everything that the device holds; its tensors must not be used again.
+// Close frees all resources of the device; its tensors must not be used again.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

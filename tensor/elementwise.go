@@ -401,9 +401,8 @@ func (c *Ctx) added(name string, x, y *Tensor) *Tensor {
 	return z
 }
 
-// AddOnto is Add, with its bits, for an x that nothing reads afterwards: the result is written into x's memory if x was
-// made in the innermost Scope, is contiguous and of the result's shape and dtype, and no gradient needs it. Else it is
-// Add itself.
+// AddOnto is Add, with its bits, for an x that nothing reads afterwards: the result overwrites x if x was made in the
+// innermost Scope, is contiguous and of the result's shape and dtype, and no gradient needs it. Otherwise it is Add.
 func AddOnto(c *Ctx, x, y *Tensor) *Tensor {
 	const name = "AddOnto"
 	c.wantNumber(name, x, y)

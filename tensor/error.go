@@ -11,8 +11,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
 )
 
-// Error is the panic value of every misuse of a tensor. It carries what is needed to fix
-// the call without a debugger.
+// Error is the panic value of every misuse of a tensor. It has what you need to fix the call without a debugger.
 type Error struct {
 	Op     string   // the op that refused; of another package with its name, as "nn.Walk"
 	Inputs []string // the operands, as "float32[2 3]"
@@ -46,8 +45,8 @@ func (e *Error) Error() string {
 // ErrNilOperand is the Cause of the Error for an operand that is nil, as the tensor of a name is that a batch lacks.
 var ErrNilOperand = errors.New("an operand is nil")
 
-// OutOfMemoryError is among the causes of an error that a device has no memory for: of a GPU whose memory is used up,
-// of the CPU where tensors hold what the machine or the cgroup has (see Device.SetMemoryLimit).
+// OutOfMemoryError is a cause of the error of an allocation that a device has no memory for: a GPU whose memory is used
+// up, or the CPU at its limit (see Device.SetMemoryLimit).
 type OutOfMemoryError = backend.OutOfMemoryError
 
 // describe is the form in which operands appear in errors.
@@ -99,7 +98,7 @@ type PanicError struct {
 	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack gives it
 }
 
-// Error is the text of a misuse or kernel fault as it is, and of any other value with "panic: " before it.
+// Error is the text of a misuse or kernel fault, and of any other value the text after "panic: ".
 func (e *PanicError) Error() string {
 	switch v := e.Value.(type) {
 	case *Error:
@@ -116,9 +115,9 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// Recover is Try for every panic: it runs f and returns whatever it panicked with as a *PanicError. Code that calls a
-// program's functions, such as a model's Forward, uses it to return their panics as errors. A panic with an error that
-// wraps a *PanicError, raised again with more words, returns this error: its stack is the first one.
+// Recover is Try for every panic: it runs f and returns its panic as a *PanicError. Code that calls a program's
+// functions, such as a model's Forward, uses it to return their panics as errors. A panic with an error that wraps a
+// *PanicError, raised again with more words, returns this error: its stack is the first one.
 func Recover(f func()) (err error) {
 	defer func() {
 		p := recover()

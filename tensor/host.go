@@ -15,8 +15,8 @@ func FromHost(c *Ctx, mem []byte, dt DType, shape ...int) (t *Tensor, ok bool) {
 	return FromOwner(c, mem, nil, dt, shape...)
 }
 
-// FromOwner is FromHost for memory that belongs to owner, to which the tensor refers: what
-// the garbage collector gives up with it lasts as long as the memory is used.
+// FromOwner is FromHost for memory that belongs to owner. The tensor refers to owner, so the garbage collector keeps
+// owner as long as the memory is used.
 func FromOwner(c *Ctx, mem []byte, owner any, dt DType, shape ...int) (t *Tensor, ok bool) {
 	host, ok := c.eng.dev.be.(backend.HostMemory)
 	if !ok {
@@ -30,10 +30,9 @@ func FromOwner(c *Ctx, mem []byte, owner any, dt DType, shape ...int) (t *Tensor
 	return newTensor(s, dt, shape), true
 }
 
-// HostBytes returns the memory of a contiguous tensor in host memory, after waiting for
-// the kernels launched so far; ok is false if it lies elsewhere or has gaps, or if it is
-// a file's, which only copies (ReadBytes) access safely. The bytes are valid as long as
-// the tensor.
+// HostBytes returns the memory of a contiguous tensor in host memory, after waiting for the kernels launched so far; ok
+// is false if the memory is elsewhere or has gaps, or if it is a mapped file, which only copies (ReadBytes) access
+// safely. The bytes are valid as long as the tensor.
 func HostBytes(c *Ctx, t *Tensor) (mem []byte, ok bool) {
 	t.check(c, "HostBytes")
 	host, ok := c.eng.dev.be.(backend.HostMemory)

@@ -69,7 +69,7 @@ func ScaleInto(c *Ctx, dst *Tensor, a float64) {
 }
 
 // ScaleByInto multiplies dst by factor, one element of float64 on the device, with the bits of [ScaleInto] by that
-// number. The device must be able to step by itself, see Device.StepsAlone.
+// number. The device must be able to step without the host, see Device.StepsAlone.
 func ScaleByInto(c *Ctx, dst, factor *Tensor) {
 	c.wantWritable("ScaleByInto", dst)
 	c.wantFloat("ScaleByInto", dst)
@@ -87,7 +87,7 @@ func (c *Ctx) wantNumbers(op string, t *Tensor, n int) {
 	c.wantAlone(op)
 }
 
-// StochasticRoundInto overwrites dst, of a half type, with src, float32. A number between two that dst's dtype holds
+// StochasticRoundInto overwrites dst, of a half type, with src, float32. A number between two values of dst's dtype
 // becomes either of them, the nearer one more often, so that the mean of many roundings is the number itself (Gupta et
 // al. 2015). The choice depends on the context's random stream and position and on the element: first is the index of
 // the first element in a larger tensor that is rounded piece by piece, else 0. Both are contiguous.
@@ -127,7 +127,7 @@ func AdamMoments(c *Ctx, m, v, u, g *Tensor, beta1, beta2, eps float64, correcti
 	c.launchMulti(backend.OpAdamMoments, &a, []*Tensor{m, v, u}, g)
 }
 
-// AdamWStep holds the numbers of one step t ≥ 1 of AdamW.
+// AdamWStep is the numbers of one step t ≥ 1 of AdamW.
 type AdamWStep struct {
 	Beta1, Beta2, Eps        float64
 	Correction1, Correction2 float64 // 1−β₁ᵗ and 1−β₂ᵗ

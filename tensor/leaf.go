@@ -46,8 +46,9 @@ func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 	return t
 }
 
-// Boundary returns t as a leaf where Backward ends: it stands for the result of ops that run backward by themselves, in
-// another stage of a pipeline for instance. Unlike that of other leaves its gradient has t's dtype, as theirs would.
+// Boundary returns t as a leaf where Backward ends. It represents the result of ops with a separate backward pass, for
+// example in another stage of a pipeline. Unlike that of other leaves its gradient has t's dtype, as that of a result
+// would.
 func (t *Tensor) Boundary() *Tensor {
 	b := t.alias().SetRequiresGrad(true)
 	b.leaf.inner = true
@@ -133,8 +134,8 @@ func (t *Tensor) OnGrad(hook func(c *Ctx, t *Tensor)) (remove func()) {
 	return func() { l.hooks[i] = nil }
 }
 
-// AfterGrad is OnGrad for a hook that gives the gradient away, to other ranks for instance: it runs behind all hooks of
-// OnGrad, whichever came first.
+// AfterGrad is OnGrad for a hook that passes the gradient on, for example to other ranks: it runs after all hooks of
+// OnGrad, whenever they were added.
 func (t *Tensor) AfterGrad(hook func(c *Ctx, t *Tensor)) (remove func()) {
 	l := t.hooked("AfterGrad")
 	i := len(l.after)

@@ -42,10 +42,10 @@ func (c *Ctx) SetLossMemory(n int64) {
 // not count). The result is a scalar, in float32 (float64 for float64 operands), with the bits of the separate ops. A
 // target outside [0,V) is a fault.
 //
-// The outputs [N,V], the largest tensors in a step of a language model, never exist as a whole: rows are processed in
-// chunks, and each chunk's part of the gradients is computed together with its loss and scaled by the gradient of the
-// sum once that is known. So backward has no matrix product left, and between the two passes the gradients of x and
-// weight are kept instead of the outputs. The idea comes from Hsu et al. 2024, "Liger Kernel".
+// The outputs [N,V], the largest tensors in a step of a language model, are never stored as a whole: rows are processed
+// in chunks, and each chunk's part of the gradients is computed together with its loss and scaled by the gradient of
+// the sum once that is known. So backward has no matrix product left, and between the two passes the gradients of x and
+// weight are kept instead of the outputs, as in Hsu et al. 2024, "Liger Kernel".
 func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *Tensor {
 	return newHead(c, "LinearCrossEntropy", x, weight, bias, targets, ignoreIndex).crossEntropy(c)
 }

@@ -9,9 +9,9 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // int64), and 0 where the target is ignoreIndex. They are float32 (float64 for float64 operands), and minus the rows
 // of CrossEntropy with the same bits. A target outside [0,V) is a fault.
 //
-// As in LinearCrossEntropy the outputs [N,V] never exist as a whole. What the rows' gradients are multiplied by is
-// known in Backward only, so backward computes the outputs again, chunk by chunk, where weight or bias have a
-// gradient. Where both are frozen the gradient of x is computed with the log-probabilities.
+// As in LinearCrossEntropy the outputs [N,V] are never stored as a whole. The factors of the rows' gradients are known
+// only in Backward, so backward computes the outputs again, chunk by chunk, if weight or bias have a gradient. Where
+// both are frozen the gradient of x is computed with the log-probabilities.
 func LinearLogProbs(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *Tensor {
 	return newHead(c, "LinearLogProbs", x, weight, bias, targets, ignoreIndex).logProbs(c)
 }

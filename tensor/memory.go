@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
 )
 
-// Memory is the device memory of a contiguous tensor and the event from which on it holds what the tensor does. It is
-// for packages that move tensors between ranks; it keeps the tensor, which must not be freed meanwhile.
+// Memory is the device memory of a contiguous tensor and the event after which it has the tensor's elements. It is for
+// packages that move tensors between ranks; it refers to the tensor, which must not be freed meanwhile.
 type Memory struct {
 	t     *Tensor
 	dev   *Device
@@ -27,7 +27,7 @@ func (t *Tensor) Memory(c *Ctx) *Memory {
 	return &Memory{t, t.st.dev, t.st.buf, t.offset * t.dtype.Size(), t.Bytes(), c.eng.stream.Record()}
 }
 
-// Device is where the memory lies.
+// Device is the device of the memory.
 func (m *Memory) Device() *Device { return m.dev }
 
 // DType is the type of its elements.
@@ -39,8 +39,8 @@ func (m *Memory) Len() int { return m.n }
 // Wait waits for the event.
 func (m *Memory) Wait() { m.ready.Sync() }
 
-// Host shows the memory if it is host memory; ok is false elsewhere, and of a file, as in HostBytes. Wait comes before
-// a use of it.
+// Host returns the memory if it is host memory; ok is false elsewhere, and for a mapped file, as in HostBytes. Call
+// Wait before using it.
 func (m *Memory) Host() (mem []byte, ok bool) {
 	host, ok := m.dev.be.(backend.HostMemory)
 	if !ok {
@@ -54,8 +54,8 @@ func (m *Memory) Overlaps(o *Memory) bool {
 	return m.buf == o.buf && m.at < o.at+o.n && o.at < m.at+m.n
 }
 
-// Queue copies memory of a device from and to the host, beside the contexts that compute there. It belongs to one
-// goroutine at a time.
+// Queue copies memory of a device from and to the host, concurrently with the contexts that compute there. It belongs
+// to one goroutine at a time.
 type Queue struct{ stream backend.Stream }
 
 // NewQueue returns a queue of copies.
@@ -68,7 +68,7 @@ func (q *Queue) Read(dst []byte, m *Memory) {
 	runtime.KeepAlive(m)
 }
 
-// Write copies src, of Len bytes, to the memory, after its event, and waits until it is there for every context.
+// Write copies src, of Len bytes, to the memory, after its event, and waits until every context can read it.
 func (q *Queue) Write(m *Memory, src []byte) {
 	q.stream.Wait(m.ready)
 	q.stream.Write(m.buf, m.at, src)

@@ -81,8 +81,8 @@ func (c *Ctx) CountDTypes(n *DTypeCounts) *Ctx {
 // Count is how many ops of a class computed in a dtype.
 func (n *DTypeCounts) Count(k OpClass, dt DType) int { return n.n[k][dt] }
 
-// Check returns an error if an op computed in another dtype than Autocast(lower) means for it. Float64 is always left
-// alone.
+// Check returns an error if an op computed in another dtype than Autocast(lower) assigns to it. Float64 is never
+// converted.
 func (n *DTypeCounts) Check(lower DType) error {
 	for k := range numClasses {
 		for dt := range n.n[k] {

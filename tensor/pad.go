@@ -20,10 +20,10 @@ const (
 	PadCircular                 // the elements from the other end
 )
 
-// Pad puts elements around x. pads are pairs of how many come before and behind, from the last dim on, as for
-// torch.nn.functional.pad: {left, right, top, bottom} for images. PadConstant puts value there, and its numbers may be
-// negative, which crops. The other modes want value 0, and pads that the dim has elements for: less than its size for
-// PadReflect, at most its size for PadCircular; they keep an index of each element for the gradient.
+// Pad puts elements around x. pads are pairs of the numbers of elements before and after, from the last dim on, as for
+// torch.nn.functional.pad: {left, right, top, bottom} for images. PadConstant pads with value, and its numbers may be
+// negative, which crops. The other modes require value 0, and pads less than the dim's size for PadReflect, or at most
+// its size for PadCircular; they keep an index of each element for the gradient.
 func Pad(c *Ctx, x *Tensor, pads []int, mode PadMode, value float64) *Tensor {
 	const name = "Pad"
 	x.check(c, name)

@@ -21,8 +21,8 @@ type PartedSum struct {
 	Rowwise bool
 	// Parts is how many parts this rank has, at least 1.
 	Parts int
-	// Fused is how many matrices lie one after the other in the outputs of a colwise layer, such as those of queries,
-	// keys and values. Each is cut into Parts; 0 means 1.
+	// Fused is the number of matrices that the outputs of a colwise layer concatenate, such as those of queries, keys
+	// and values. Each is cut into Parts; 0 means 1.
 	Fused int
 	// Vocabulary says which tokens this rank has, of a table of embeddings, and of a colwise layer that scores tokens,
 	// whose outputs' features they are: for Embedding and LinearCrossEntropy, and for a Linear whose features do not
@@ -34,7 +34,7 @@ type PartedSum struct {
 }
 
 // WithPartedSum returns a context in which linear layers (Linear, AddMM, and MatMul with a matrix on the right) compute
-// as s says; nil as usual. Sub ends it. Other ops that sum over a weight's rows or columns refuse such a context.
+// as s says; nil as usual. Sub ends it. Other ops that sum over a weight's rows or columns panic in this context.
 func (c *Ctx) WithPartedSum(s *PartedSum) *Ctx {
 	if s != nil && (s.Parts < 1 || s.Fused < 0 || s.Rowwise && s.Fused > 1 || s.Vocabulary != nil && s.Fused > 1) {
 		panic(&Error{Op: "WithPartedSum", Where: c.where(), Msg: fmt.Sprintf("%d parts of %d fused matrices, "+

@@ -32,10 +32,9 @@ func (c *Ctx) slidePool(op string, x *Tensor, opt Pool2DOptions) sliding {
 	return c.slide(op, ins, s)
 }
 
-// MaxPool2D is the maximum of each window of images x [N,C,H,W], as
-// torch.nn.functional.max_pool2d: [N,C,OH,OW] with OH = ⌊(H + 2·padding − KH)/stride⌋ + 1
-// and OW likewise. Padding is ignored, and NaN is larger than any number. The gradient
-// goes to the first maximum.
+// MaxPool2D is the maximum of each window of images x [N,C,H,W], as torch.nn.functional.max_pool2d: [N,C,OH,OW] with OH
+// = ⌊(H + 2·padding − KH)/stride⌋ + 1 and OW likewise. Padding is ignored, and NaN is larger than any number. The first
+// maximum gets the gradient.
 func MaxPool2D(c *Ctx, x *Tensor, opt Pool2DOptions) *Tensor {
 	const name = "MaxPool2D"
 	s := c.slidePool(name, x, opt)

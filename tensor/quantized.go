@@ -11,13 +11,13 @@ import (
 )
 
 // Quantize keeps t, a frozen float32 weight [N,K] outside of every Scope, as 8-bit numbers: blocks of 32 along K with
-// one float16 scale each, llama.cpp's Q8_0, which take 1.06 bytes per number. t stays a float32 tensor whose elements
-// are now those that the blocks stand for; numbers that blocks of llama.cpp stood for do not change.
+// one float16 scale each, llama.cpp's Q8_0, which take 1.06 bytes per number. t stays a float32 tensor with the values
+// of the blocks; values that came from blocks of llama.cpp do not change.
 //
-// Linear, Embedding and LinearCrossEntropy read the blocks. Linear multiplies up to 8 rows by them where they lie, in
-// float32, exact to the elements; for more rows, and for gradients, it makes the elements for one product alone. Any
-// other op makes the elements of t, which are kept from then on. ok is false, and t as it was, if the device has no
-// such kernels, K is no multiple of 32, or a number is too large for a block.
+// Linear, Embedding and LinearCrossEntropy read the blocks. Linear multiplies up to 8 rows by them in place, in
+// float32, exact to the elements; for more rows, and for gradients, it dequantizes for that product only. Any other op
+// dequantizes t, which keeps its elements from then on. ok is false, and t as it was, if the device has no such
+// kernels, K is no multiple of 32, or a number is too large for a block.
 func Quantize(c *Ctx, t *Tensor) (ok bool) {
 	const name = "Quantize"
 	t.check(c, name)

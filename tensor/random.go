@@ -4,10 +4,9 @@ package tensor
 
 import "github.com/lockstep-ml/lockstep/internal/backend"
 
-// Dropout zeroes each element with probability p and divides the others by 1−p
-// (Srivastava et al. 2014). Dim 0 counts samples: what is dropped in a sample depends
-// on the context's random stream and on the sample's position in the training stream,
-// not on the batch that it is in.
+// Dropout zeroes each element with probability p and divides the others by 1−p (Srivastava et al. 2014). Dim 0 counts
+// samples: the dropped elements of a sample depend on the context's random stream and on the sample's position in the
+// training stream, not on its batch.
 func Dropout(c *Ctx, x *Tensor, p float64) *Tensor {
 	x.check(c, "Dropout")
 	c.wantFloat("Dropout", x)

@@ -164,8 +164,8 @@ func argExtreme(c *Ctx, name string, op backend.Op, x *Tensor, d int, keep bool)
 	return y
 }
 
-// LogSumExp is the logarithm of the sum of eˣ over dims (nil: all), which does not overflow; of nothing, or of −Inf
-// alone, it is −Inf.
+// LogSumExp is the logarithm of the sum of eˣ over dims (nil: all), which does not overflow; it is −Inf for an empty
+// slice, and if all elements are −Inf.
 func LogSumExp(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
 	const name = "LogSumExp"
 	x.check(c, name)
@@ -206,9 +206,9 @@ func keptOrDropped(shape, dims []int, keep bool) []int {
 	return shape
 }
 
-// Var is the variance over dims (nil: all), the mean of the squared distances from the mean, whose divisor is the
-// number of elements less correction: 1 gives the unbiased variance, torch.var's default, and 0 that of the elements
-// themselves. Where no divisor is left it is NaN or infinite.
+// Var is the variance over dims (nil: all): the sum of the squared distances from the mean, divided by the number of
+// elements less correction. 1 is the unbiased variance, torch.var's default, and 0 the population variance. If the
+// divisor is not positive, the result is NaN or infinite.
 func Var(c *Ctx, x *Tensor, dims []int, correction int, keep bool) *Tensor {
 	return spread(c, "Var", x, dims, correction, keep, false)
 }

@@ -4,14 +4,14 @@ package tensor
 
 import "github.com/lockstep-ml/lockstep/internal/backend"
 
-// SparseGrads makes a Backward hand over what [Embedding] adds to the gradient of table, a leaf, and leave the gradient
-// alone: values [n,C], of the table's GradDType, are to be added to the rows [n] of the gradient, in their order:
-// [AddRowsInto] does it with the bits of Backward. take is called during Backward, also with [DelayWeightGrads], for
-// each Embedding of the table, and rows and values are gone when it returns. A table that other ops use, or one that a
-// [Checkpoint] looks up, is a fault. Of a table that is computed in parts (PartedSum.Vocabulary), row V, behind the
-// table, stands for those of other ranks: see [AddOwnRowsInto].
+// SparseGrads makes a Backward pass take the summands that [Embedding] would add to the gradient of table, a leaf, and
+// not change the gradient: values [n,C], of the table's GradDType, are to be added to the rows [n] of the gradient, in
+// their order. [AddRowsInto] does so with the bits of Backward. take is called during Backward, also with
+// [DelayWeightGrads], for each Embedding of the table, and rows and values are gone when it returns. A table that other
+// ops use, or one that a [Checkpoint] looks up, is an error. Of a table that is computed in parts
+// (PartedSum.Vocabulary), row V, past the end of the table, represents those of other ranks: see [AddOwnRowsInto].
 //
-// The stages of a pipeline exchange the gradients of a tied embedding this way: few rows instead of the whole table.
+// The stages of a pipeline exchange the gradients of a tied embedding this way: a few rows instead of the whole table.
 func SparseGrads(table *Tensor, take func(rows, values *Tensor)) BackwardOption {
 	return func(r *run) {
 		if r.sparse == nil {
@@ -33,7 +33,7 @@ func (b *Back) sparse(i int) func(rows, values *Tensor) {
 // row outside [0,V) is a fault that names it.
 func AddRowsInto(c *Ctx, dst, rows, values *Tensor) { c.addRows("AddRowsInto", dst, rows, values, 0) }
 
-// AddOwnRowsInto is [AddRowsInto] of the rows that are a rank's own: it leaves out row V, which stands for those of
+// AddOwnRowsInto is [AddRowsInto] of the rows that are a rank's own: it leaves out row V, which represents those of
 // other ranks.
 func AddOwnRowsInto(c *Ctx, dst, rows, values *Tensor) {
 	c.addRows("AddOwnRowsInto", dst, rows, values, 1)

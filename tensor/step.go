@@ -7,8 +7,8 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // What an optimizer's step needs so that the host need not wait for the device in the middle of it: writes that the
 // device decides about, numbers in its memory, and lists of tensors.
 
-// StepsAlone reports whether the device can take the numbers of an optimizer's step from its memory and leave a step
-// out by itself: [ClipFactor], [ScaleByInto], Ctx.If and AdamWStep.Numbers. Without it the host must wait for the
+// StepsAlone reports whether the device can read the numbers of an optimizer's step from its memory and skip a step
+// without the host: [ClipFactor], [ScaleByInto], Ctx.If and AdamWStep.Numbers. Without it the host must wait for the
 // norm of the gradients.
 func (d *Device) StepsAlone() bool {
 	lacks := d.lacking != nil && d.lacking.dtypes[backend.OpAdamW] != 0

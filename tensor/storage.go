@@ -95,8 +95,8 @@ func (s *storage) free() {
 func (s *storage) holds(gen uint32) bool { return (s.buf != nil || s.away > 0) && s.gen == gen }
 
 // Unload releases the memory of t until Reload brings it back, so that weights need it only while they are used. t and
-// its views stay what they are: graphs that saved them keep them, and their version does not change. Until then using
-// them panics. t must not belong to a Scope, and holds more than nothing.
+// its views stay valid: graphs that saved them keep them, and their version does not change. Until then using them
+// panics. t must not belong to a Scope, and must not be empty.
 func (t *Tensor) Unload() {
 	s := t.st
 	switch {
@@ -113,8 +113,8 @@ func (t *Tensor) Unload() {
 }
 
 // Withdraw makes t a tensor that is unloaded, and returns its elements, with what LendLowered lent, as another tensor;
-// other views of them stay what they are. Return takes it back, behind OnMissing for example. t must hold more than
-// nothing and belong to no Scope; graphs that saved it are void until then.
+// other views of them stay what they are. Return takes it back, behind OnMissing for example. t must not be empty or
+// belong to a Scope; graphs that saved it are invalid until then.
 func (t *Tensor) Withdraw() *Tensor {
 	if t.st.owner != nil || t.Bytes() == 0 || t.node != nil {
 		panic(&Error{Op: "Withdraw", Inputs: []string{describe(t)},
@@ -132,7 +132,7 @@ func (t *Tensor) Withdraw() *Tensor {
 	return kept
 }
 
-// Return gives t the elements that Withdraw took from it.
+// Return restores the elements that Withdraw took from t.
 func (t *Tensor) Return(kept *Tensor) {
 	t.st, t.gen, t.offset, t.stride = kept.st, kept.gen, kept.offset, kept.stride
 	if t.leaf != nil && kept.leaf != nil {
@@ -172,8 +172,9 @@ func (t *Tensor) OnMissing(bring func()) {
 }
 
 // Defer releases the memory of t until something uses it. Then fill makes its elements, as often as t is unloaded and
-// used: a tensor of t's shape and dtype that nothing else refers to, outside of every Scope. t holds more than nothing
-// and belongs to no Scope; one goroutine uses it first. A tensor that is deferred, or unloaded, gets another fill.
+// used: a tensor of t's shape and dtype that nothing else refers to, outside of every Scope. t must not be empty or
+// belong to a Scope; only one goroutine may use it first. Defer replaces the fill of a tensor that is deferred or
+// unloaded.
 func (t *Tensor) Defer(fill func(c *Ctx) *Tensor) {
 	if !t.Unloaded() {
 		t.Unload()
@@ -188,7 +189,7 @@ func (t *Tensor) Defer(fill func(c *Ctx) *Tensor) {
 	})
 }
 
-// NewDeferred makes a tensor without memory until something uses it: see Tensor.Defer. It holds more than nothing.
+// NewDeferred makes a tensor without memory until its first use: see Tensor.Defer. It must not be empty.
 func NewDeferred(dev *Device, dt DType, shape []int, fill func(c *Ctx) *Tensor) *Tensor {
 	bytes := dt.Size()
 	for _, n := range shape {
@@ -211,9 +212,9 @@ func (t *Tensor) Deferred() func(c *Ctx) *Tensor {
 }
 
 // Rehome makes t, with its elements, a view of to, which is contiguous, has t's shape and dtype and takes no part in
-// autograd. t stays the tensor that it is: a leaf with its hooks, for whoever has it. Its earlier memory is left to
-// other views of it, and to the garbage collector. t must be contiguous, belong to no Scope, and have no gradient;
-// graphs that saved it are void. c is a context of the device.
+// autograd. t stays the same tensor, a leaf with its hooks. Its earlier memory is left to other views of it, and to the
+// garbage collector. t must be contiguous, belong to no Scope, and have no gradient; graphs that saved it are void. c
+// is a context of the device.
 func (t *Tensor) Rehome(c *Ctx, to *Tensor) {
 	t.checkRehome(c, "Rehome", to)
 	CopyInto(c.NoGrad(), to, t)
@@ -252,8 +253,8 @@ func (t *Tensor) checkRehome(c *Ctx, op string, to *Tensor) {
 func (t *Tensor) Written() { t.st.ver++ }
 
 // MoveTo moves the memory of t, and so that of its views, to the device of to. from is a context of the device where it
-// is, which has synchronised with whoever wrote it. t must not belong to a Scope and has no gradient; graphs that saved
-// it are void. Any context of the new device may use t at once.
+// is, which has synchronised with the writer. t must not belong to a Scope and has no gradient; graphs that saved it
+// are invalid. Any context of the new device may use t immediately.
 func (t *Tensor) MoveTo(to, from *Ctx) {
 	const op = "MoveTo"
 	t.check(from, op)

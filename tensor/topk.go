@@ -9,8 +9,8 @@ import (
 )
 
 // TopK is the k largest elements along dim d, the largest first, and their int64 indices; with smallest the k smallest,
-// the smallest first. For floats, int32 and int64. NaN counts as the largest of all, as in PyTorch; of equal elements
-// the one of the lower index comes first.
+// the smallest first. For floats, int32 and int64. NaN counts as the largest of all, as in PyTorch; equal elements are
+// in the order of their indices.
 func TopK(c *Ctx, x *Tensor, k, d int, smallest bool) (values, indices *Tensor) {
 	const name = "TopK"
 	c.wantSigned(name, x)

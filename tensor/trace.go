@@ -39,9 +39,9 @@ type tracer struct {
 
 // Trace calls f, on the launching goroutine, for every kernel that c or a related context launches until stop is
 // called: contexts from which c was derived, and all that derive from these. Several functions may trace. Each kernel
-// ends before the next is launched, so that its time is its own. While a kernel runs, the goroutines that work on it
+// ends before the next is launched, so its time includes no other. While a kernel runs, the goroutines that work on it
 // carry the pprof label op in addition to the labels of ctx (that of the last Trace), which the caller's goroutine gets
-// back afterwards. Without a trace, a launch only costs a comparison more.
+// back afterwards. Without a trace, a launch costs only one more comparison.
 func (c *Ctx) Trace(ctx context.Context, f func(KernelSpan)) (stop func()) {
 	t := &tracer{f: f, ctx: ctx}
 	for op := range t.labels {

@@ -14,12 +14,12 @@ import (
 )
 
 // ComputeMetricsFunc computes metrics from all predictions of an evaluation: HuggingFace's compute_metrics. The names
-// in its result get the prefix of the evaluation. It is called on rank 0 alone, whose figures every rank reports, and
-// only if the samples have labels, of which at least one is not tensor.IgnoreIndex (−100) where none makes a loss term.
-// It is not called under prediction_loss_only.
+// in its result get the prefix of the evaluation. Only rank 0 calls it, and every rank reports its results. It is not
+// called under prediction_loss_only, without labels, or if all labels are tensor.IgnoreIndex (−100) and the loss has no
+// terms.
 type ComputeMetricsFunc func(p EvalPrediction) (map[string]float64, error)
 
-// EvalPrediction is what a ComputeMetricsFunc gets.
+// EvalPrediction is the argument of a ComputeMetricsFunc.
 type EvalPrediction struct {
 	// Predictions are those of all ranks, each sample once, in the dataset's order. Their logits are the model's, or
 	// those of WithLogitsForMetrics, and include_for_metrics adds inputs and losses. The function must not change them.
@@ -29,10 +29,10 @@ type EvalPrediction struct {
 }
 
 // Classes returns each label with the class that the model predicts for it, in the order of the samples and, within a
-// sample, of its labels. The class is the index of the largest logit, where the logits have one dimension more than
-// the labels: [classes] beside a label of shape [], [tokens, classes] beside [tokens]. The first NaN counts as the
-// largest, as in NumPy. Logits of the labels' shape are classes already, computed by WithLogitsForMetrics.
-// Labels that are tensor.IgnoreIndex (−100) are among them.
+// sample, of its labels. The class is the index of the largest logit if the logits have one dimension more than the
+// labels: [classes] for a label of shape [], [tokens, classes] for labels [tokens]. The first NaN counts as the
+// largest, as in NumPy. Logits of the labels' shape are classes already, computed by WithLogitsForMetrics. Labels that
+// are tensor.IgnoreIndex (−100) are among them.
 func (p EvalPrediction) Classes() (labels, classes []int64, err error) {
 	for _, s := range p.Predictions {
 		width := 1

@@ -30,7 +30,7 @@ type Frame struct {
 	Values       []Extremes
 }
 
-// Extremes are the least and the largest absolute value of a tensor; NaN if it holds one.
+// Extremes are the least and the largest absolute value of a tensor; NaN if it has one.
 type Extremes struct {
 	Name     string
 	Min, Max float64

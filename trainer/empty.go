@@ -29,8 +29,8 @@ func (e *empties) count(w samplers.Window, empty bool) {
 	e.Row++
 }
 
-// EmptyStepsError is returned by a run of which an epoch, or 100 steps in a row, had no loss term. All ranks return it,
-// since each step counts the terms of all of them.
+// EmptyStepsError is returned by a run if an epoch, or 100 steps in a row, had no loss term. All ranks return it, since
+// each step counts the terms of all of them.
 type EmptyStepsError struct {
 	Step int64 // the last of the steps, counted from 1
 	Row  int64 // steps in a row without a loss term

@@ -24,7 +24,7 @@ import (
 )
 
 // MemoryEstimate is the memory of tensors that training needs on one rank, in bytes. The rest of a process (the Go
-// heap, scratch memory of kernels, free blocks) comes on top: some ten MiB plus a few percent.
+// heap, scratch memory of kernels, free blocks) adds some ten MiB plus a few percent.
 type MemoryEstimate struct {
 	Parameters int64 `json:"parameters"` // and buffers
 	// including the partial sums of accumulation that exist at the same time
@@ -37,7 +37,7 @@ type MemoryEstimate struct {
 	// replace; of a sharded model also what of Gathered is there at that moment
 	Activations int64 `json:"activations"`
 	Peak        int64 `json:"peak"` // the maximum of the sum
-	// of a sharded model: what whole parameters and gradients of its units take at most, which come and go
+	// of a sharded model: the most that gathered parameters and gradients of its units take at one time
 	Gathered int64 `json:"gathered,omitempty"`
 	// what offload_optimizer and offload_params keep in files: it is part of no other figure
 	OnDisk int64 `json:"on_disk,omitempty"`
@@ -52,10 +52,10 @@ type MemoryEstimate struct {
 // would and computes nothing, and reports the memory in use. model creates the model on it; batch creates a batch of
 // the given number of samples, which is a's per_device_train_batch_size. on is the device of the real run, nil for the
 // CPU: on a GPU some ops take more memory to take less time. ranks is the number of its ranks, on which the
-// accumulation depends. If a's fsdp or zero_stage spreads the model over them, the first of the ranks is gone through
-// as it is: buffers, borders of cells, what comes and goes; ranks gather, and share no memory. If tp_size or cp_size
-// divides matrices or tokens among them, it has its parts of the matrices, and the activations of its tokens. It writes
-// no file and waits for no other process.
+// accumulation depends. If a's fsdp or zero_stage spreads the model over them, the estimate is that of the first rank,
+// with its buffers and the parameters that it gathers and frees; ranks are assumed to share no memory. If tp_size or
+// cp_size divides matrices or tokens among them, it has only its parts of the matrices and the activations of its
+// tokens. It writes no file and waits for no other process.
 func EstimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 ) (*MemoryEstimate, error) {

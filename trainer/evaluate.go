@@ -46,9 +46,9 @@ func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, erro
 	return t.evaluateSets(ctx, t.evals...)
 }
 
-// EvaluateOn evaluates another set than those of WithEvalData, as HuggingFace's evaluate does with an eval_dataset and
-// a metric_key_prefix. Names of its metrics begin with prefix and "_"; "" stands for "eval". It is logged as every
-// evaluation is, and does not count for the best model. During a run WithNamedEvalData evaluates several sets.
+// EvaluateOn evaluates a set that WithEvalData did not name, as HuggingFace's evaluate does with an eval_dataset and a
+// metric_key_prefix. Names of its metrics begin with prefix and "_"; "" means "eval". It is logged as every evaluation
+// is, and does not count for the best model. During a run WithNamedEvalData evaluates several sets.
 func (t *Trainer) EvaluateOn(ctx context.Context, src data.Source, prefix string) (map[string]float64, error) {
 	return t.evaluateOn(ctx, evalSet{src: src, key: prefix})
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// WithFigures names numbers that the model, or the step function of WithStep, computes beside the loss: the parts that
-// a loss is the sum of, for example. Each output of a batch has, in Output.Figures, the sum of each number over the
-// terms of the batch's loss. The record of a training step has their means over all terms since the last record, and
-// that of an evaluation eval_NAME, beside the loss, with the same bits on any number of ranks. They are not for
-// pipelines (pp_size) and divided tokens (cp_size).
+// WithFigures names numbers that the model, or the step function of WithStep, computes besides the loss, for example
+// the terms of a composite loss. Each output of a batch has, in Output.Figures, the sum of each number over the terms
+// of the batch's loss. The record of a training step has their means over all terms since the last record, and the
+// record of an evaluation has them as eval_NAME. The bits do not depend on the number of ranks. Pipelines (pp_size) and
+// divided tokens (cp_size) do not support them.
 func WithFigures(names ...string) Option {
 	return func(t *Trainer) { t.figures = append(t.figures, names...) }
 }

@@ -16,8 +16,8 @@ import (
 )
 
 // GenerateFunc continues a prompt and returns the new tokens. maxLength is generation_max_length, the most tokens of
-// the prompt and its continuation together; 0: it is not set. m is this rank's model. The tokens follow from the prompt
-// and the weights alone, so that they are the same on any number of ranks.
+// the prompt and its continuation together; 0: it is not set. m is this rank's model. The tokens depend only on the
+// prompt and the weights, so they are the same on any number of ranks.
 type GenerateFunc func(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, maxLength int) ([]int, error)
 
 // WithGeneration says how predict_with_generate continues prompts: the method Continue of generation.Options (package
@@ -201,9 +201,8 @@ func integersOf(a ranks.Array) []int {
 	return list
 }
 
-// Texts returns what decode makes of each sample's labels, and of the tokens that were generated for it, for metrics of
-// texts such as metrics.ChrF. Labels that are tensor.IgnoreIndex (−100) are left out. It is an error without
-// predict_with_generate.
+// Texts decodes each sample's labels and the tokens that were generated for it, for metrics of texts such as
+// metrics.ChrF. Labels that are tensor.IgnoreIndex (−100) are left out. It is an error without predict_with_generate.
 func (p EvalPrediction) Texts(decode func(ids []int) (string, error)) (references, predictions []string, err error) {
 	for _, s := range p.Predictions {
 		switch {

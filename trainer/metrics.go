@@ -39,10 +39,10 @@ func (t *Trainer) activeMetrics() []Metric {
 	})
 }
 
-// MergeableMetric is a Metric for several ranks. Each rank sees some of the batches and
-// exports what it gathered; every rank then merges all parts, in rank order. Counts come to the same on any number of
-// ranks. Sums of floats do not: the ranks divide them otherwise, and their last bits differ. A function of the
-// predictions (WithComputeMetrics) has the same bits on any number of ranks.
+// MergeableMetric is a Metric for several ranks. Each rank sees some of the batches and exports what it gathered; every
+// rank then merges all parts, in rank order. Counts are the same on any number of ranks. Sums of floats are not: the
+// ranks add them in another order, so the last bits differ. A function of the predictions (WithComputeMetrics) has the
+// same bits on any number of ranks.
 type MergeableMetric interface {
 	Metric
 	// ExportPart returns what this rank's calls of Update gathered.

@@ -23,8 +23,8 @@ import (
 // The trainer does the rest: backward, the exchange of gradients, the optimizer.
 //
 // Evaluation and Predict call it too, with c.Training false, and so does the check of the first batch, up to three
-// times before step 1; there out.Loss may be nil, and metrics get out. A step that needs nothing of the model but its
-// loss calls model.Forward(c.WithLossOnly(), b), which takes less memory.
+// times before step 1; there out.Loss may be nil, and metrics get out. A step that needs only the model's loss calls
+// model.Forward(c.WithLossOnly(), b), which takes less memory.
 type StepFunc func(c *nn.Ctx, model models.Model, b *data.Batch) (out models.Output, count float64, err error)
 
 // WithStep replaces how the output and the loss of a batch are computed. It excludes WithLoss.

@@ -28,10 +28,10 @@ type Prediction struct {
 	Shape  []int     // of the logits of this sample
 	Logits []float32 // row-major
 
-	// Labels are those of the sample, row-major, in the shape LabelShape: HuggingFace's label_ids. Of a language model
-	// they are the shifted labels, each beside the logits that predict it, if its batches have those (data.CausalLM);
-	// labels that the model itself shifts are each beside the logits of the next token. They are nil if the batch has
-	// none, or none with a row for each sample.
+	// Labels are those of the sample, row-major, in the shape LabelShape: HuggingFace's label_ids. For a language model
+	// they are the shifted labels, each at the place of the logits that predict it, if its batches have those
+	// (data.CausalLM); labels that the model itself shifts are at the places of their tokens, whose logits predict the
+	// next token. They are nil if the batch has none, or none with a row for each sample.
 	Labels     []float64
 	LabelShape []int
 
@@ -43,7 +43,7 @@ type Prediction struct {
 	// one; NaN if the batch has no loss terms.
 	Loss *float64
 
-	// Under predict_with_generate there are tokens in place of logits. Prompt are those of the sample before the first
+	// Under predict_with_generate there are tokens instead of logits. Prompt are those of the sample before the first
 	// label that counts, all of them if it has no labels, and without padding. Generated are those that the model
 	// continues it with; never nil.
 	Prompt    []int

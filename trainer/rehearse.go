@@ -32,7 +32,7 @@ type Rehearsal struct {
 	Ranks    []*pp.Rehearsal // of the pipeline
 }
 
-// Play is a run to be rehearsed, or whose memory is estimated.
+// Play describes a run to rehearse, or to estimate the memory of.
 type Play struct {
 	Args  *args.TrainingArguments
 	On    *tensor.Device                               // of the real run; nil is the CPU

@@ -90,12 +90,12 @@ type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Ten
 // one row for each sample.
 type LogitsFunc func(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) *tensor.Tensor
 
-// OptimizerFunc makes an optimizer in place of the one that the arguments name. groups are the parameters that decay
-// and those that do not, at learning_rate, and those to which param_groups and layerwise_lr_decay give other rates. It
-// may make other groups: each keeps the learning rate that it has here, and the schedule multiplies it.
+// OptimizerFunc makes an optimizer instead of the one that the arguments name. groups are the parameters that decay and
+// those that do not, at learning_rate, and those to which param_groups and layerwise_lr_decay give other rates. It may
+// make other groups: each keeps the learning rate that it has here, and the schedule multiplies it.
 type OptimizerFunc func(c *tensor.Ctx, groups []*optim.Group) *optim.Optimizer
 
-// ScheduleFunc makes a schedule in place of the one that the arguments name. warmup is the number of warm-up steps
+// ScheduleFunc makes a schedule instead of the one that the arguments name. warmup is the number of warm-up steps
 // (warmup_steps), and total that of the run.
 type ScheduleFunc func(warmup, total int64) optim.Schedule
 
@@ -156,9 +156,9 @@ func WithMetrics(m ...Metric) Option {
 // predictions of a large vocabulary take less memory. The loss is not affected.
 func WithLogitsForMetrics(f LogitsFunc) Option { return func(t *Trainer) { t.logits = f } }
 
-// WithSampler sets the order of the training samples in place of the one that train_sampling_strategy names, to draw
-// some more often than others for instance. An epoch has as many samples as the sampler. All ranks and a resume must
-// give an equal one.
+// WithSampler sets the order of the training samples instead of train_sampling_strategy, for example to draw some
+// samples more often than others. An epoch has as many samples as the sampler. All ranks, and a resumed run, must pass
+// an equal one.
 func WithSampler(s samplers.Sampler) Option { return func(t *Trainer) { t.sampler = s } }
 
 // WithCallbacks adds callbacks; they run after the built-in ones.
@@ -170,8 +170,8 @@ func WithCallbacks(c ...callbacks.Callback) Option {
 func WithOptimizer(f OptimizerFunc) Option { return func(t *Trainer) { t.newOptim = f } }
 
 // WithSchedule replaces the schedule that the arguments name. It is called when a run begins or resumes. Its factors
-// follow from the step alone, so that a resumed run continues at the same rate. Schedules that follow a metric are
-// values of lr_scheduler_type.
+// must depend only on the step, so that a resumed run continues at the same rate. For a schedule that follows a metric
+// set lr_scheduler_type.
 func WithSchedule(f ScheduleFunc) Option { return func(t *Trainer) { t.newSched = f } }
 
 // WithParts adds files, such as a tokenizer's, to every checkpoint and to the final
@@ -204,7 +204,7 @@ func WithSidecars(files ...models.Sidecar) Option {
 // megabytes, in place of the whole model. A model with an adapter needs it, and a resumed run the same model below.
 func WithAdapter(a models.Adapter) Option { return func(t *Trainer) { t.adapter = a } }
 
-// WithSpreadModel leaves a model that is spread over processes (fsdp, zero_stage, tp_size, pp_size) as it is when
+// WithSpreadModel leaves a model that is spread over processes (fsdp, zero_stage, tp_size, pp_size) spread when
 // training ends. With tp_size or pp_size no rank ever has memory for all of it; with fsdp full_shard a deferred model
 // takes a rank's shard and some units. Evaluate, Predict and SaveModel then work on the parts: all ranks call them.
 // Other code reads weights from what SaveModel has written; Train gathers the model before it starts over. Ranks that
@@ -441,9 +441,9 @@ func (t *Trainer) IsMain() bool { return t.err == nil && t.acc.IsMain() }
 
 // Close releases what the trainer still holds after Train, Evaluate and Predict: its group with the ranks of other
 // processes. Only ddp_backend mpi needs it, to end MPI; otherwise trainer.New(model, args).Train() is a whole program,
-// on one rank as on many. Train has closed its reporters and given up the output folder and the memory of the exchange,
-// and the garbage collector closes the group of a trainer that nothing refers to any more. The process is in its job
-// until it ends, and further trainers train with the same ranks; all ranks make theirs in the same order.
+// on one rank as on many. Train itself closes its reporters and releases the output folder and the memory of the
+// exchange. The garbage collector closes the group of an unused trainer. The process stays in its job until it ends,
+// and further trainers train with the same ranks; all ranks make theirs in the same order.
 func (t *Trainer) Close() error {
 	if t.acc == nil {
 		return nil
