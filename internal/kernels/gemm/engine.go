@@ -118,11 +118,16 @@ type direct[T element, B any] struct {
 	compute func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 }
 
-// directAhead is direct for kernels that prefetch as many bytes from ahead on as they read of B.
+// directAhead is direct for kernels that compute widths[rows] columns, of which they add blocks sums of k products one
+// after the other, and prefetch as many bytes from ahead on as they read of B.
 type directAhead[T element, B any] struct {
 	widths  []int // 0 where there is no kernel for so many rows
 	whole   int
 	compute func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int, ahead uintptr)
+	// crowded are those for columns that lie a multiple of 4 KiB apart: 16 of them side by side. A set of the
+	// first-level cache has room for 8 or 12 lines, and half the second-level cache for two panels of long columns.
+	// nil: the same.
+	crowded *directAhead[T, B]
 }
 
 // has reports whether there is a kernel for so many rows.

@@ -59,10 +59,17 @@ func aheadOf[T element, B any](whole int, kernels ...aheadUpTo[T, B]) directAhea
 			widths, of = append(widths, kernel.columns), append(of, kernel)
 		}
 	}
-	return directAhead[T, B]{widths, whole, func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride,
-		blocks int, ahead uintptr) {
+	return directAhead[T, B]{widths: widths, whole: whole, compute: func(rows, k int, a *T, b *B, bstride int, c *T,
+		cstride int, d *T, dstride, blocks int, ahead uintptr) {
 		of[rows].compute(rows, k, a, b, bstride, c, cstride, d, dstride, blocks, ahead)
 	}}
+}
+
+// with returns s with kernels for crowded columns.
+func (s directAhead[T, B]) with(whole int, kernels ...aheadUpTo[T, B]) directAhead[T, B] {
+	crowded := aheadOf(whole, kernels...)
+	s.crowded = &crowded
+	return s
 }
 
 // lanesOf is lanesAVX2 for a B of float32, 0, bfloat16, 1, or float16, 2.
@@ -89,7 +96,8 @@ var (
 
 	dotsAVX2 = aheadOf(8, aheadUpTo[float32, float32]{2, 16, dotsAVX2x2},
 		aheadUpTo[float32, float32]{5, 8, dotsAVX2x5}, aheadUpTo[float32, float32]{8, 8, lanesOf[float32](0)})
-	dotsAVX512 = aheadOf(16, aheadUpTo[float32, float32]{6, 32, dotsAVX512x6},
+	dotsAVX512 = aheadOf(16, aheadUpTo[float32, float32]{2, 32, dotsAVX512x2},
+		aheadUpTo[float32, float32]{12, 16, dotsAVX512x12}).with(16,
 		aheadUpTo[float32, float32]{12, 16, dotsAVX512x12})
 
 	packAVX2 = (&packing[float32, float32]{16, 6, copyRowsAVX2, copyTallAVX2x6, transposeAVX2,

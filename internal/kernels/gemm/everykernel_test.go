@@ -97,8 +97,8 @@ func everyKernel[T element](t *testing.T, e *engine[T], panels *panelKernels[T])
 		everyKeeping(t, e, k)
 		everyPacking(t, e, k)
 	}
-	everyDirect(t, e.stream, numbers[T](4096, 1), numbers[T](4096, 1), "stream", false)
-	everyDirect(t, withoutAhead(e.dots), numbers[T](4096, 1), numbers[T](4096, 1), "dots", true)
+	everyDirect(t, e.stream, numbers[T](4096, 1), numbers[T](4096, 1), "stream")
+	everyDots(t, &e.dots, numbers[T](8192, 1), numbers[T](8192, 1), "dots")
 	everyGEMVRows(t, e)
 	everyOuter(t, e)
 }
@@ -182,16 +182,32 @@ func everyKeeping[T element](t *testing.T, e *engine[T], k int) {
 	}
 }
 
-// withoutAhead are kernels that prefetch what is not there, which does nothing.
-func withoutAhead[T element, B any](kernel directAhead[T, B]) direct[T, B] {
-	return direct[T, B]{kernel.widths, kernel.whole, func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T,
-		dstride, blocks int) {
-		kernel.compute(rows, k, a, b, bstride, c, cstride, d, dstride, blocks, 0)
-	}}
+// everyDots calls kernels that read columns of B where they lie, and prefetch what is not there, which does nothing.
+func everyDots[T element, B any](t *testing.T, kernel *directAhead[T, B], b []B, values []T, name string) {
+	if kernel.crowded != nil {
+		everyDots(t, kernel.crowded, b, values, name)
+	}
+	for rows := 1; rows < len(kernel.widths); rows++ {
+		if !kernel.has(rows) {
+			continue
+		}
+		for _, k := range []int{kernel.whole, 2 * kernel.whole} {
+			for _, blocks := range []int{1, 2, 3} {
+				cols, all := kernel.widths[rows], blocks*k
+				a, cstride := numbers[T](rows*all, 1), cols+3
+				for _, d := range addends[T](rows * cstride) {
+					c := make([]T, rows*cstride)
+					kernel.compute(rows, k, &a[0], &b[0], all, &c[0], cstride, first(d), cstride, blocks, 0)
+					requireProduct(t, rows, cols, all, grid[T]{a, 1, rows}, grid[T]{values, 1, all},
+						grid[T]{d, cstride, 1}, c, cstride, name)
+				}
+			}
+		}
+	}
 }
 
 // everyDirect calls kernels that read B where it lies: values are its elements.
-func everyDirect[T element, B any](t *testing.T, kernel direct[T, B], b []B, values []T, name string, columns bool) {
+func everyDirect[T element, B any](t *testing.T, kernel direct[T, B], b []B, values []T, name string) {
 	for rows := 1; rows < len(kernel.widths); rows++ {
 		if kernel.widths[rows] == 0 {
 			continue
@@ -200,9 +216,6 @@ func everyDirect[T element, B any](t *testing.T, kernel direct[T, B], b []B, val
 			for _, blocks := range []int{1, 2} {
 				cols := blocks * kernel.widths[rows]
 				of, stride := grid[T]{values, cols, 1}, cols // rows of B
-				if columns {
-					of, stride = grid[T]{values, 1, k}, k
-				}
 				a, cstride := numbers[T](rows*k, 1), cols+3
 				for _, d := range addends[T](rows * cstride) {
 					c := make([]T, rows*cstride)
@@ -309,7 +322,7 @@ func requireCopies[T element, S element | uint16](t *testing.T, kernel copyPanel
 // everyHalfKernel calls the kernels that widen elements as they read them.
 func everyHalfKernel(t *testing.T, f *format[float32], generic packer[float32, uint16],
 	narrow func(float32) uint16) {
-	values := numbers[float32](4096, 1)
+	values := numbers[float32](8192, 1)
 	halves := make([]uint16, len(values))
 	for i, v := range values {
 		halves[i] = narrow(v)
@@ -322,8 +335,8 @@ func everyHalfKernel(t *testing.T, f *format[float32], generic packer[float32, u
 			requireCopies(t, f.copyB, generic, halves, e.nr, min(k, 8))
 		}
 	}
-	everyDirect(t, f.stream, halves, values, "stream of halves", false)
-	everyDirect(t, withoutAhead(f.dots), halves, values, "dots of halves", true)
+	everyDirect(t, f.stream, halves, values, "stream of halves")
+	everyDots(t, &f.dots, halves, values, "dots of halves")
 }
 
 func everyUnfolding(t *testing.T) {

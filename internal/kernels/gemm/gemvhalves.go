@@ -23,10 +23,11 @@ type gemvHalves[T element] struct {
 // halfPanel is a block of products of half a panel.
 type halfPanel struct{ col, k0 int }
 
-// gemvByHalves reports whether the product is one for the gemvHalves kernel.
+// gemvByHalves reports whether the product is one for the gemvHalves kernel; from a B that no cache holds dots kernels
+// read as fast.
 func (q *product[T]) gemvByHalves() bool {
 	return q.gemvHalves.compute != nil && q.m == 1 && q.brs == 1 && q.crowds() && q.halfB.format == nil && q.inRows() &&
-		q.k%kc == 0
+		q.k%kc == 0 && q.sizeB() < uncached
 }
 
 // runGEMVHalves computes a product of one row by the gemvHalves kernel.

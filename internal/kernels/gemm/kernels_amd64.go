@@ -278,17 +278,19 @@ func streamAVX512x6(rows int, k int, a *float32, b *float32, bstride int, c *flo
 func streamAVX512x8(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
 	dstride int, blocks int)
 
-// dotsAVX512x6 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; 1 ≤ rows ≤ 6, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at
-// c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
+// dotsAVX512x2 computes rows×32 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 2. It adds blocks ≥ 1
+// sums of k ≥ 16 products each, a multiple of 16, one after the other. A is packed: a[rows·p + i]. Column j of B is at
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
+// of B.
 //
 //go:noescape
-func dotsAVX512x6(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+func dotsAVX512x2(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
 	dstride int, blocks int, ahead uintptr)
 
-// dotsAVX512x12 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; 7 ≤ rows ≤ 12, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C
-// at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
+// dotsAVX512x12 computes rows×16 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 12. It adds blocks ≥ 1
+// sums of k ≥ 16 products each, a multiple of 16, one after the other. A is packed: a[rows·p + i]. Column j of B is at
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
+// of B.
 //
 //go:noescape
 func dotsAVX512x12(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
@@ -408,26 +410,28 @@ func streamAVX2x3(rows int, k int, a *float32, b *float32, bstride int, c *float
 func streamAVX2x4(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
 	dstride int, blocks int)
 
-// dotsAVX2x2 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
-// multiple of 8; 1 ≤ rows ≤ 2, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at
-// c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
+// dotsAVX2x2 computes rows×16 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 2. It adds blocks ≥ 1
+// sums of k ≥ 8 products each, a multiple of 8, one after the other. A is packed: a[rows·p + i]. Column j of B is at
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
+// of B.
 //
 //go:noescape
 func dotsAVX2x2(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
 	blocks int, ahead uintptr)
 
-// dotsAVX2x5 computes rows×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
-// multiple of 8; 3 ≤ rows ≤ 5, blocks ≥ 1. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at
-// c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
+// dotsAVX2x5 computes rows×8 elements of C = A·B, or C = D + A·B if d is not nil; 3 ≤ rows ≤ 5. It adds blocks ≥ 1 sums
+// of k ≥ 8 products each, a multiple of 8, one after the other. A is packed: a[rows·p + i]. Column j of B is at
+// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
+// of B.
 //
 //go:noescape
 func dotsAVX2x5(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
 	blocks int, ahead uintptr)
 
-// lanesAVX2 computes rows×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; 6 ≤ rows ≤ 8, blocks ≥ 1. B is of float32 if of is 0, then k is a multiple of 8, of bfloat16 if it is
-// 1, of float16 if it is 2. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride],
-// of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
+// lanesAVX2 computes rows×8 elements of C = A·B, or C = D + A·B if d is not nil; 6 ≤ rows ≤ 8. It adds blocks ≥ 1 sums
+// of k ≥ 16 products each, a multiple of 16, one after the other. B is of float32 if of is 0, then k is a multiple of
+// 8, of bfloat16 if it is 1, of float16 if it is 2. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i
+// of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
 //
 //go:noescape
 func lanesAVX2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,

@@ -52,19 +52,19 @@ func streamBF16AVX512x6(rows int, k int, a *float32, b *uint16, bstride int, c *
 func streamBF16AVX512x8(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
 	dstride int, blocks int)
 
-// dotsBF16AVX512x5 computes rows×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products,
-// a multiple of 32; 1 ≤ rows ≤ 5, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Column j of B is at
-// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
-// of B.
+// dotsBF16AVX512x5 computes rows×32 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 5, for a B of
+// bfloat16. It adds blocks ≥ 1 sums of k ≥ 32 products each, a multiple of 32, one after the other. A is packed:
+// a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as
+// many bytes from ahead on as it reads of B.
 //
 //go:noescape
 func dotsBF16AVX512x5(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
 	dstride int, blocks int, ahead uintptr)
 
-// dotsBF16AVX512x11 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32
-// products, a multiple of 32; 6 ≤ rows ≤ 11, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Column j of B
-// is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it
-// reads of B.
+// dotsBF16AVX512x11 computes rows×16 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 11, for a B of
+// bfloat16. It adds blocks ≥ 1 sums of k ≥ 32 products each, a multiple of 32, one after the other. A is packed:
+// a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as
+// many bytes from ahead on as it reads of B.
 //
 //go:noescape
 func dotsBF16AVX512x11(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
@@ -124,10 +124,10 @@ func streamBF16AVX2x3(rows int, k int, a *float32, b *uint16, bstride int, c *fl
 func streamBF16AVX2x4(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
 	dstride int, blocks int)
 
-// dotsBF16AVX2x2 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
-// multiple of 16; 1 ≤ rows ≤ 2, blocks ≥ 1, for a B of bfloat16. A is packed: a[rows·p + i]. Column j of B is at
-// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
-// of B.
+// dotsBF16AVX2x2 computes rows×16 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 2, for a B of
+// bfloat16. It adds blocks ≥ 1 sums of k ≥ 16 products each, a multiple of 16, one after the other. A is packed:
+// a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as
+// many bytes from ahead on as it reads of B.
 //
 //go:noescape
 func dotsBF16AVX2x2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
@@ -248,10 +248,10 @@ func copyPanelsBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch in
 //go:noescape
 func copyTallF16AVX512x12(k int, src *uint16, stride int, dst *float32)
 
-// dotsF16AVX512x8 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products,
-// a multiple of 16; 1 ≤ rows ≤ 8, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Column j of B is at
-// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
-// of B.
+// dotsF16AVX512x8 computes rows×16 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 8, for a B of
+// float16. It adds blocks ≥ 1 sums of k ≥ 16 products each, a multiple of 16, one after the other. A is packed:
+// a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as
+// many bytes from ahead on as it reads of B.
 //
 //go:noescape
 func dotsF16AVX512x8(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
@@ -311,10 +311,10 @@ func copyPanelsBF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
 //go:noescape
 func copyTallF16AVX2x6(k int, src *uint16, stride int, dst *float32)
 
-// dotsF16AVX2x2 computes rows×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
-// multiple of 8; 1 ≤ rows ≤ 2, blocks ≥ 1, for a B of float16. A is packed: a[rows·p + i]. Column j of B is at
-// b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
-// of B.
+// dotsF16AVX2x2 computes rows×16 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 2, for a B of float16.
+// It adds blocks ≥ 1 sums of k ≥ 8 products each, a multiple of 8, one after the other. A is packed: a[rows·p + i].
+// Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from
+// ahead on as it reads of B.
 //
 //go:noescape
 func dotsF16AVX2x2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,

@@ -147,13 +147,14 @@ func (j *job[T]) computeDots(worker, lo, hi int) {
 
 // dotsFrom computes columns [col, end) of C by a dots kernel where it suits.
 func (j *job[T]) dotsFrom(worker, col, end int) {
+	last := end // of the columns that this worker computes next
+	if j.workers == 1 {
+		last = j.n
+	}
 	for ; col < end; col += j.nr {
-		// of the next panel, if it is this worker's, else of this one, which is there
-		next := min(col+j.nr, max(col, end-j.nr))
-		for k0 := j.k0; k0 < j.k1; k0 += kc {
-			if cols := min(j.nr, end-col); !j.dotsPanel(worker, col, cols, k0, min(kc, j.k1-k0), next) {
-				j.skinnyPanel(worker, col, cols, k0)
-			}
+		cols := min(j.nr, end-col)
+		for k0 := j.dotsPanel(worker, col, cols, last); k0 < j.k1; k0 += kc {
+			j.skinnyPanel(worker, col, cols, k0)
 		}
 	}
 }
@@ -260,38 +261,54 @@ func (j *job[T]) shareOfNext(i, col, k1 int) request {
 	return down(&j.b[(k1+first)*j.brs+col], j.brs*int(unsafe.Sizeof(j.c[0])), end-first, 1)
 }
 
-// dotsPanel is skinnyPanel with a kernel that reads columns of B where they lie; it reports false, and does nothing, if
-// there is none for the panel.
-func (j *job[T]) dotsPanel(worker, col, cols, k0, k, next int) bool {
+// dotsPanel adds products of a panel of B to C by a kernel that reads columns where they lie; last is the column before
+// which this worker goes on. It returns the first product that is left: no kernel suits it.
+func (j *job[T]) dotsPanel(worker, col, cols, last int) int {
 	switch {
-	case j.brs != 1 || j.n < j.nr:
-		return false
+	case j.brs != 1:
+		return j.k0
 	case j.halfB.format != nil:
-		return dotsPanel(j, &j.halfB.dots, j.halfB.bits, worker, col, cols, k0, k, next)
+		return dotsPanel(j, &j.halfB.dots, j.halfB.bits, worker, col, cols, last)
 	default:
-		return dotsPanel(j, &j.engine.dots, j.b, worker, col, cols, k0, k, next)
+		return dotsPanel(j, &j.engine.dots, j.b, worker, col, cols, last)
 	}
 }
 
 // dotsPanel is job.dotsPanel with a B and its kernels.
 //
-// While a panel is computed, the next one is prefetched from its first byte to its last, which is faster than any other
-// order: each block of products prefetches as many bytes as it reads. The last panel, if it is cut, begins as many
-// columns earlier, of which none but its own are kept.
-func dotsPanel[T element, B any](j *job[T], s *directAhead[T, B], b []B, worker, col, cols, k0, k, next int) bool {
-	if !s.has(j.m) || k%s.whole != 0 {
-		return false
+// While some columns are computed, the next ones are prefetched from their first byte to their last, which is faster
+// than any other order: each block of products prefetches as many bytes as it reads. The last columns, if they are too
+// few, begin earlier, and none but their own are kept.
+func dotsPanel[T element, B any](j *job[T], s *directAhead[T, B], b []B, worker, col, cols, last int) int {
+	if s.crowded != nil && j.bcs*int(unsafe.Sizeof(b[0]))%crowded == 0 {
+		s = s.crowded
 	}
-	col -= j.nr - cols
-	a, column, blocks := &j.packedA[(k0-j.k0)*j.m], &b[k0+col*j.bcs], j.nr/s.widths[j.m]
-	ahead := uintptr(unsafe.Pointer(&b[j.k0+next*j.bcs])) + uintptr((k0-j.k0)*j.nr)*unsafe.Sizeof(b[0])
-	if j.inRows() && cols == j.nr {
-		d, stride := j.addend(0, col, k0)
-		s.compute(j.m, k, a, column, j.bcs, &j.c[col], j.crs, d, stride, blocks, ahead)
-		return true
+	if !s.has(j.m) || j.n < s.widths[j.m] {
+		return j.k0
 	}
-	tile := j.scratch[worker].tile
-	s.compute(j.m, k, a, column, j.bcs, &tile[0], j.nr, nil, 0, blocks, ahead)
-	j.scatter(tile[j.nr-cols:], j.m, cols, 0, col+j.nr-cols, k0)
-	return true
+	width, k1 := s.widths[j.m], j.k1
+	if k1%kc%s.whole != 0 {
+		k1 -= k1 % kc
+	}
+	for ; cols > 0; col, cols = col+width, cols-width {
+		first := min(col, j.n-width) // that the kernel computes
+		next := min(col+width, max(first, last-width))
+		kept, direct := min(width, cols), j.inRows() && cols >= width
+		for k0 := j.k0; k0 < k1; {
+			k, blocks := min(kc, k1-k0), 1
+			a, columns := &j.packedA[(k0-j.k0)*j.m], &b[k0+first*j.bcs]
+			ahead := uintptr(unsafe.Pointer(&b[j.k0+next*j.bcs])) + uintptr((k0-j.k0)*width)*unsafe.Sizeof(b[0])
+			if direct {
+				blocks = max(1, (k1-k0)/kc)
+				d, stride := j.addend(0, col, k0)
+				s.compute(j.m, k, a, columns, j.bcs, &j.c[col], j.crs, d, stride, blocks, ahead)
+			} else {
+				tile := j.scratch[worker].tile
+				s.compute(j.m, k, a, columns, j.bcs, &tile[0], j.nr, nil, 0, 1, ahead)
+				j.scatter(tile[col-first:], j.m, kept, 0, col, k0)
+			}
+			k0 += k * blocks
+		}
+	}
+	return k1
 }

@@ -27,6 +27,7 @@ var (
 		aheadUpTo[float32, uint16]{5, 0, nil}, // packed panels are as fast
 		aheadUpTo[float32, uint16]{8, 8, lanesOf[uint16](1)})
 	dotsBF16AVX512 = aheadOf(32, aheadUpTo[float32, uint16]{5, 32, dotsBF16AVX512x5},
+		aheadUpTo[float32, uint16]{11, 16, dotsBF16AVX512x11}).with(32,
 		aheadUpTo[float32, uint16]{11, 16, dotsBF16AVX512x11})
 	dotsF16AVX2 = aheadOf(16, aheadUpTo[float32, uint16]{2, 16, dotsF16AVX2x2},
 		aheadUpTo[float32, uint16]{5, 0, nil},

@@ -107,6 +107,21 @@ func TestWidenedInPlaceAndPacked(t *testing.T) {
 	})
 }
 
+// TestWidenedCrowded has columns that lie 4 KiB apart, for which there are kernels of their own.
+func TestWidenedCrowded(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
+		const n, k = 37, crowded / 2
+		for m := 1; m <= 12; m++ {
+			if v == kernels.Generic && m > 2 {
+				return // which has none
+			}
+			h := newHalfCase(newExample[float32](uint64(m), m, n, k, false, true, 0, m%2 == 0))
+			h.requireWidenedExactly(t, nil)
+			h.requireF16Exactly(t, nil)
+		}
+	})
+}
+
 // TestWidenedLargeShapes crosses the blocks of every level, with any number of workers.
 func TestWidenedLargeShapes(t *testing.T) {
 	pools := []*parallel.Pool{nil}

@@ -13,7 +13,7 @@ import (
 )
 
 // dotsPrefetch is how many bytes ahead in each column a dots kernel prefetches into the first-level cache.
-const dotsPrefetch = 128
+const dotsPrefetch = 256
 
 // cacheLine is the size of a line of the caches in bytes.
 const cacheLine = 64
@@ -27,9 +27,9 @@ type dotsSize struct{ vectors, least, most, part int }
 func dotsSizes(f family, of string) []dotsSize {
 	switch {
 	case f.lanes == 16 && of == "":
-		return []dotsSize{{2, 1, 6, 8}, {1, 7, 12, 8}}
+		return []dotsSize{{2, 1, 2, 8}, {1, 1, 12, 8}}
 	case f.lanes == 16 && of == "BF16":
-		return []dotsSize{{2, 1, 5, 8}, {1, 6, 11, 8}}
+		return []dotsSize{{2, 1, 5, 8}, {1, 1, 11, 8}}
 	case f.lanes == 16:
 		return []dotsSize{{1, 1, 8, 8}}
 	case of == "":
@@ -50,13 +50,15 @@ func dots(c *build.Context, f family, of string) {
 	}
 }
 
-// endDots emits the writing of a block's sums, the way to the next block and the end of a dots kernel.
-func endDots(c *build.Context, f family, stride reg.GPVirtual, rows upTo, sums [][]reg.VecVirtual) {
+// endDots emits the writing of a block's sums, the way to the next block, which is added to C, and the end of a dots
+// kernel.
+func endDots(c *build.Context, f family, rows upTo, sums [][]reg.VecVirtual) {
 	rows.store(c, f, sums)
-	next := c.GP64()
-	c.MOVQ(stride, next)
-	c.SHLQ(operand.U8(bits.TrailingZeros(uint(len(sums[0])*f.lanes))), next)
-	c.ADDQ(next, parameter(c, "b"))
+	for _, names := range [][2]string{{"c", "d"}, {"cstride", "dstride"}} {
+		x := c.GP64()
+		c.Load(c.Param(names[0]), x)
+		c.MOVQ(x, parameter(c, names[1]))
+	}
 	nextBlock(c)
 	c.VZEROUPPER()
 	c.RET()
@@ -73,16 +75,17 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 	}
 	c.Function(name)
 	c.Doc(
-		fmt.Sprintf("%s computes rows×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ %d "+
-			"products, a multiple of %d; %d ≤ rows ≤ %d, blocks ≥ 1%s.", name, size.vectors*f.lanes, deep, deep,
-			size.least, size.most, elements),
+		fmt.Sprintf("%s computes rows×%d elements of C = A·B, or C = D + A·B if d is not nil; %d ≤ rows ≤ %d%s.", name,
+			size.vectors*f.lanes, size.least, size.most, elements),
+		fmt.Sprintf("It adds blocks ≥ 1 sums of k ≥ %d products each, a multiple of %d, one after the other.", deep,
+			deep),
 		"A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at "+
 			"d[i·dstride].",
 		"It prefetches as many bytes from ahead on as it reads of B.")
 	c.Pragma("noescape")
 	signature = strings.Replace(signature, "func(k", "func(rows, k", 1)
 	c.SignatureExpr(strings.Replace(signature, "blocks int)", "blocks int, ahead uintptr)", 1))
-	rows := upTo{c.GP64(), size.least, size.most}
+	rows := upTo{c.GP64(), size.least, size.most, true}
 	c.Load(c.Param("rows"), rows.n)
 	stride := c.GP64()
 	c.Load(c.Param("bstride"), stride)
@@ -100,13 +103,13 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 		mask = f.oddMask(c)
 	}
 
-	c.Label("block")
-	k, a, first := c.GP64(), c.GP64(), c.GP64() // read again for each block: the columns need the registers
-	c.Load(c.Param("k"), k)
+	k, a, first := c.GP64(), c.GP64(), c.GP64()
+	c.Load(c.Param("a"), a)
 	c.Load(c.Param("b"), first)
 	columns := multiples.columns(c, f, first, size.vectors)
 	columns.half, columns.ahead = of == "F16", ahead
-	c.Load(c.Param("a"), a)
+	c.Label("block")
+	c.Load(c.Param("k"), k)
 	sums := zeros(c, f, size.most, size.vectors)
 	c.Label("loop")
 	for v := range size.vectors {
@@ -153,7 +156,7 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 	columns.advance(c)
 	c.SUBQ(operand.Imm(uint64(deep)), k)
 	c.JNE(operand.LabelRef("loop"))
-	endDots(c, f, stride, rows, sums)
+	endDots(c, f, rows, sums)
 }
 
 // fourProducts emits to = from + 4·rows elements of A.

@@ -24,8 +24,8 @@ func lanes(c *build.Context) {
 	const together = 2                   // products
 	f := avx2
 	c.Function("lanesAVX2")
-	c.Doc("lanesAVX2 computes rows×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 "+
-		"products, a multiple of 16; 6 ≤ rows ≤ 8, blocks ≥ 1.",
+	c.Doc("lanesAVX2 computes rows×8 elements of C = A·B, or C = D + A·B if d is not nil; 6 ≤ rows ≤ 8.",
+		"It adds blocks ≥ 1 sums of k ≥ 16 products each, a multiple of 16, one after the other.",
 		"B is of float32 if of is 0, then k is a multiple of 8, of bfloat16 if it is 1, of float16 if it is 2.",
 		"A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at "+
 			"d[i·dstride].",
@@ -33,7 +33,7 @@ func lanes(c *build.Context) {
 	c.Pragma("noescape")
 	c.SignatureExpr("func(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, " +
 		"dstride, blocks int, ahead uintptr, of int)")
-	rows := upTo{c.GP64(), 6, columns}
+	rows := upTo{c.GP64(), 6, columns, true}
 	step, stride, bytes, ahead := c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	of, k := parameter(c, "of"), parameter(c, "k")
 	c.Load(c.Param("rows"), rows.n)
@@ -60,11 +60,11 @@ func lanes(c *build.Context) {
 	c.VPCMPGTD(lanes, count, there)
 	widened := c.AllocLocal(columns * room)
 
-	c.Label("block")
 	left, a, b, turns, next := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
-	c.MOVQ(k, left)
 	c.Load(c.Param("a"), a)
 	c.Load(c.Param("b"), b)
+	c.Label("block")
+	c.MOVQ(k, left)
 	sums := zeros(c, f, 1, columns)[0]
 	from := &columnsOf8{multiples, c.GP64()}
 	c.Label("loop")
@@ -130,7 +130,7 @@ func lanes(c *build.Context) {
 	for _, row := range transposed(c, f, sums) {
 		square = append(square, []reg.VecVirtual{row})
 	}
-	endDots(c, f, step, rows, square)
+	endDots(c, f, rows, square)
 }
 
 // columnsOf8 are eight columns.

@@ -12,6 +12,7 @@ import (
 type upTo struct {
 	n           reg.GPVirtual
 	least, most int
+	sameColumns bool // whether the next block is of the same columns
 }
 
 // each emits what row emits for each row, and where there may be no more, a jump to label, which comes behind the last.
@@ -35,7 +36,7 @@ func (u upTo) each(c *build.Context, label string, row func(i int)) {
 }
 
 // store emits the writing of the sums to C, with D's rows added if d is not nil, and moves the parameters c and d on to
-// the next block of columns. All of D is read before anything is written, as by storeBlock.
+// the next block's columns. All of D is read before anything is written, as by storeBlock.
 func (u upTo) store(c *build.Context, f family, sums [][]reg.VecVirtual) {
 	load := func(name string) reg.GPVirtual {
 		x := c.GP64()
@@ -46,7 +47,9 @@ func (u upTo) store(c *build.Context, f family, sums [][]reg.VecVirtual) {
 	d := load("d")
 	c.TESTQ(d, d)
 	c.JE(operand.LabelRef("write"))
-	c.ADDQ(width, parameter(c, "d"))
+	if !u.sameColumns {
+		c.ADDQ(width, parameter(c, "d"))
+	}
 	dstride := load("dstride")
 	f.scale(c, dstride)
 	u.each(c, "write", func(i int) {
@@ -59,7 +62,9 @@ func (u upTo) store(c *build.Context, f family, sums [][]reg.VecVirtual) {
 	})
 	to, cstride := load("c"), load("cstride")
 	f.scale(c, cstride)
-	c.ADDQ(width, parameter(c, "c"))
+	if !u.sameColumns {
+		c.ADDQ(width, parameter(c, "c"))
+	}
 	u.each(c, "written", func(i int) {
 		for v, x := range sums[i] {
 			c.VMOVUPS(x, operand.Mem{Base: to, Disp: v * f.bytes()})
