@@ -41,14 +41,14 @@ func gather(a *args.TrainingArguments, fsdp ...string) { a.FSDP, a.FSDPSharePara
 // A run whose model is spread over the ranks leaves what a run on one rank does: records, evaluations, weights, and the
 // bytes of its checkpoints. It can be resumed under any other way and number of ranks.
 func TestShardedModelsHaveTheBitsOfOneRank(t *testing.T) {
-	one := trainOnRanks(t, 1)
+	one := trainOnRanks(t, 1, fourSteps)
 	for name, set := range shardings {
 		for _, ranks := range slices.Compact([]int{leastRanks(name), 4}) {
 			if testing.Short() && ranks != leastRanks(name) {
 				continue // the run that resumes has as many ranks
 			}
 			t.Run(fmt.Sprintf("%s, %d ranks", name, ranks), func(t *testing.T) {
-				many := trainOnRanks(t, ranks, set)
+				many := trainOnRanks(t, ranks, fourSteps, set)
 				require.Equal(t, one.history, many.history)
 				require.Equal(t, one.weights, many.weights)
 				for _, part := range []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"} {
@@ -58,7 +58,7 @@ func TestShardedModelsHaveTheBitsOfOneRank(t *testing.T) {
 				for other, set := range shardings {
 					if ranks == leastRanks(name) && (!testing.Short() || other == name) {
 						fork := many.disk.CrashClone(nil)
-						resumed := trainOnRanksFrom(t, fork, 4, set, func(a *args.TrainingArguments) {
+						resumed := trainOnRanksFrom(t, fork, 4, fourSteps, set, func(a *args.TrainingArguments) {
 							a.ResumeFromCheckpoint = out + "/checkpoint-2"
 						})
 						require.Equal(t, one.weights, resumed.weights, "resumed under %s", other)
@@ -72,9 +72,9 @@ func TestShardedModelsHaveTheBitsOfOneRank(t *testing.T) {
 // bf16 and recomputation change as little about that as they do without shards.
 func TestShardedModelsUnderMixedPrecision(t *testing.T) {
 	half := func(a *args.TrainingArguments) { a.BF16, a.GradientCheckpointing = true, true }
-	one := trainOnRanks(t, 1, half)
+	one := trainOnRanks(t, 1, fourSteps, half)
 	for name, set := range shardings {
-		many := trainOnRanks(t, leastRanks(name), half, set)
+		many := trainOnRanks(t, leastRanks(name), fourSteps, half, set)
 		require.Equal(t, one.history, many.history, name)
 		require.Equal(t, one.weights, many.weights, name)
 	}
@@ -82,7 +82,7 @@ func TestShardedModelsUnderMixedPrecision(t *testing.T) {
 
 // Offload to disk changes no bit either, resumes what was not offloaded, and leaves no file. What cannot be is refused.
 func TestOffload(t *testing.T) {
-	one := trainOnRanks(t, 1)
+	one := trainOnRanks(t, 1, fourSteps)
 	none := func(*args.TrainingArguments) {}
 	for name, c := range map[string]struct {
 		ranks int
@@ -98,14 +98,14 @@ func TestOffload(t *testing.T) {
 					a.OffloadParams = args.OffloadDisk
 				}
 			}
-			many := trainOnRanks(t, c.ranks, c.set, disk)
+			many := trainOnRanks(t, c.ranks, fourSteps, c.set, disk)
 			require.Equal(t, one.history, many.history)
 			require.Equal(t, one.weights, many.weights)
 			for _, part := range []string{"model.safetensors", "optimizer.safetensors"} {
 				path := out + "/checkpoint-4/" + part
 				require.Equal(t, content(t, one.disk, path), content(t, many.disk, path), path)
 			}
-			resumed := trainOnRanksFrom(t, one.disk.CrashClone(nil), c.ranks, c.set, disk,
+			resumed := trainOnRanksFrom(t, one.disk.CrashClone(nil), c.ranks, fourSteps, c.set, disk,
 				func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-2" })
 			require.Equal(t, one.weights, resumed.weights)
 			files, err := os.ReadDir(dir)
@@ -128,8 +128,8 @@ func TestOptimizersOfShardedModels(t *testing.T) {
 		func(a *args.TrainingArguments) { a.Optim = args.OptimAdam },
 		func(a *args.TrainingArguments) { a.Optim, a.OptimArgs = args.OptimSGD, "momentum=0.9,nesterov=true" },
 	} {
-		one := trainOnRanks(t, 1, optimizer)
-		many := trainOnRanks(t, 2, optimizer, shardings["fsdp full_shard"])
+		one := trainOnRanks(t, 1, fourSteps, optimizer)
+		many := trainOnRanks(t, 2, fourSteps, optimizer, shardings["fsdp full_shard"])
 		require.Equal(t, one.history, many.history)
 		require.Equal(t, one.weights, many.weights)
 	}

@@ -56,6 +56,13 @@ func rankArgs(ranks int) *args.TrainingArguments {
 	return a
 }
 
+// fourSteps are half of those that rankArgs trains, in short tests: two before a checkpoint and two behind it.
+func fourSteps(a *args.TrainingArguments) {
+	if testing.Short() {
+		a.MaxSteps = 4
+	}
+}
+
 // rankRun is what a run on several ranks leaves.
 type rankRun struct {
 	weights map[string][]byte

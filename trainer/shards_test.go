@@ -31,6 +31,9 @@ import (
 func wideGPT2(t testing.TB, frozen string) models.Model {
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, 8, 64, 2, 2
+	if testing.Short() {
+		cfg.NEmbd = 32
+	}
 	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = 0.1, 0.1, 0.1
 	cfg.BosTokenID, cfg.EosTokenID = nil, nil
 	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)

@@ -25,6 +25,9 @@ import (
 func TestSpreadModel(t *testing.T) {
 	cfg := gpt2.DefaultConfig()
 	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = 6, 128, 4, 64, 8
+	if testing.Short() {
+		cfg.NEmbd = 32
+	}
 	const ranks = 4
 	type outcome struct {
 		losses      []float64
