@@ -29,8 +29,9 @@ stage_noasm() {
 		tested -vet=off -skip '^TestCUDA|^TestAssemblyIsCurrent$|^TestKernelsKeepToTheirVariants$' -tags noasm
 }
 
-# Under the detector a package may take ten minutes on a busy machine. stage_vet has vetted the code.
-raced() { CGO_ENABLED=1 tested -vet=off -race -short -timeout 30m "$@"; }
+# Under the detector a package may take ten minutes on a busy machine. stage_vet has vetted the code. Without
+# GORACE each program would sleep for a second before it exits, in case goroutines that its tests left behind meet then.
+raced() { CGO_ENABLED=1 GORACE=atexit_sleep_ms=20 tested -vet=off -race -short -timeout 30m "$@"; }
 
 # concurrent passes on those of the packages on standard input in which goroutines may meet: tests/touched has the rule.
 concurrent() { grep -xFf "$work/concurrent" || true; }
