@@ -15,7 +15,7 @@ import (
 )
 
 // The noise has the size of that of transformers' hook (testdata/neftune.py), differs from sample to sample, follows
-// from the samples' keys alone, and is there in training only, for one table only.
+// only from the samples' keys, and is there in training only, for one table only.
 func TestEmbeddingNoise(t *testing.T) {
 	text, err := os.ReadFile("testdata/neftune.json")
 	require.NoError(t, err)

@@ -179,7 +179,7 @@ type workspace struct {
 	row, rows int // of places
 }
 
-// pieces calls f for each piece, sample blocks first. Pieces depend on the shape alone.
+// pieces calls f for each piece, sample blocks first. Pieces depend only on the shape.
 func (g *convolution) pieces(c *Ctx, dt DType, whole bool, f func(w *workspace)) {
 	line := max(1, g.groups*g.depth*g.places[1]*dt.Size()) // bytes of a row's windows
 	samples, rows := min(g.n, convSamples, max(1, convBlock/line)), g.places[0]

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
-// roles are the peers of a rank by what they do together. They follow from the axes of the mesh alone.
+// roles are the peers of a rank by what they do together. They follow only from the axes of the mesh.
 type roles struct {
 	mesh  comm.Mesh            // of all ranks
 	all   *Peers               // all ranks

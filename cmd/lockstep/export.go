@@ -21,10 +21,11 @@ import (
 
 const exportUsage = `usage: lockstep export MODEL [FLAGS]
 
-Writes a saved language model as one GGUF file, for llama.cpp, ollama and programs that use them. MODEL is a folder that
-training or transformers saved, a GGUF file, or a model of HuggingFace's Hub as org/name. The file has the weights, the
-tokenizer and the chat template. If llama.cpp would compute a part of the model differently, the command writes nothing,
-and the error names that part. The file is written whole or not at all; --overwrite replaces an existing one.
+Writes a saved language model as one GGUF file, for llama.cpp, ollama and programs that use them.
+MODEL is a folder that training or transformers saved, a GGUF file, or a model of HuggingFace's Hub
+as org/name. The file has the weights, the tokenizer and the chat template. If llama.cpp would
+compute a part of the model differently, the command writes nothing, and the error names that part.
+The file is written whole or not at all; --overwrite replaces an existing one.
 
   lockstep export out/tuned --dtype q8_0 --output tuned.gguf --modelfile
   ollama create tuned -f Modelfile

@@ -24,9 +24,9 @@ const simulateUsage = `usage: lockstep simulate [FLAGS]
 Predicts one step of a pipeline, without computing it: its time, the idle time and the peak
 activations of each rank, and a drawing of the passes. --pp_schedule is the name of a schedule, or
 a table in PyTorch's format (FILE.csv), which the command checks first; if the table deadlocks, the
-error names the passes that wait for each other. Without --pp_schedule a table compares all schedules. --costs are
-the times of a rank's forward pass, input gradient and weight gradient for one micro-batch, in any
-unit. Activations are counted in micro-batches.
+error names the passes that wait for each other. Without --pp_schedule a table compares all
+schedules. --costs are the times of a rank's forward pass, input gradient and weight gradient for one
+micro-batch, in any unit. Activations are counted in micro-batches.
 
 `
 

@@ -18,9 +18,10 @@ import (
 
 const uploadUsage = `usage: lockstep upload ORG/NAME PATH [PATH_IN_REPO] [FLAGS]
 
-Sends a folder, or a file, to a repository of HuggingFace's Hub in one commit, and makes the repository if there is
-none. Files that have not changed are left out, and large ones that the Hub has are not sent again: an interrupted
-upload continues where it ended. It needs a token that may write, in HF_TOKEN or by hf auth login.
+Sends a folder, or a file, to a repository of HuggingFace's Hub in one commit, and creates the
+repository if it does not exist. It leaves out unchanged files, and large ones that the Hub already
+has, so an interrupted upload continues where it ended. It needs a token that may write, in HF_TOKEN
+or by hf auth login.
 
   lockstep upload me/tuned out/tuned --private --exclude 'checkpoint-*'
   lockstep upload me/chats chats.jsonl --repo_type dataset

@@ -26,10 +26,10 @@ import (
 // job is one run of the program.
 type job struct {
 	*program.Process
-	*pairs.PairArguments
+	*pairs.PreferenceArguments
 	*DPOArguments
 	args     *args.TrainingArguments
-	adapters *adapters.LoraArguments
+	adapters *adapters.AdapterArguments
 
 	base      *language.Tuned[language.Model]
 	adapter   *lora.Adapter // nil: the whole model is trained
@@ -65,7 +65,7 @@ func (j *job) run(ctx context.Context) error {
 // open reads the rows and the model, and makes the reference of it.
 func (j *job) open(ctx context.Context) error {
 	j.rows = pairs.Rows{Process: j.Process, Mode: j.TruncationMode}
-	if err := j.rows.Read(ctx, j.PairArguments, j.args); err != nil {
+	if err := j.rows.Read(ctx, j.PreferenceArguments, j.args); err != nil {
 		return err
 	}
 	saved, err := language.Open(j.ModelNameOrPath, j.DType.Loading())

@@ -57,6 +57,6 @@ func train(ctx context.Context, p *program.Process) error {
 	if err := h.Model(ctx, p, &d.RefModelNameOrPath); err != nil {
 		return fmt.Errorf("ref_model_name_or_path: %w", err)
 	}
-	j := &job{Process: p, PairArguments: r, DPOArguments: d, args: a, adapters: l}
+	j := &job{Process: p, PreferenceArguments: r, DPOArguments: d, args: a, adapters: l}
 	return j.run(ctx)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
 )
 
-// FinetuneArguments are the program's settings beside those of training, by the names of TRL.
-type FinetuneArguments struct {
+// FineTuningArguments are the program's settings beside those of training, by the names of TRL.
+type FineTuningArguments struct {
 	// ModelNameOrPath is empty for the tiny model of the demonstration.
 	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer, a GGUF file, or a model of the Hub, as org/name"`
 	// DType is the dtype of the parameters, by run_clm.py's names.
@@ -40,15 +40,15 @@ type FinetuneArguments struct {
 }
 
 // defaults are those of TRL's SFTConfig, except that numbers are float32.
-func defaults() (*args.TrainingArguments, *FinetuneArguments) {
+func defaults() (*args.TrainingArguments, *FineTuningArguments) {
 	a := args.Default("out/finetune")
 	a.LearningRate, a.LoggingSteps = 2e-5, 10
-	return a, &FinetuneArguments{CompletionOnlyLoss: true, MaxLength: 1024, Answers: 3, MaxNewTokens: 64,
+	return a, &FineTuningArguments{CompletionOnlyLoss: true, MaxLength: 1024, Answers: 3, MaxNewTokens: 64,
 		DType: "float32", PackingStrategy: chat.BestFit, ResizeToMultipleOf: 64}
 }
 
 // Check reports all faults at once.
-func (f *FinetuneArguments) Check(c *args.Checker) {
+func (f *FineTuningArguments) Check(c *args.Checker) {
 	c.Require(f.DType != language.Q8 || c.Given("use_peft"), "dtype", f.DType,
 		"use_peft with it, or one of auto, bfloat16, float16, float32: 8-bit weights cannot be trained")
 	c.Require(f.MaxLength == 0 || f.MaxLength > 1, "max_length", f.MaxLength, "at least 2, or 0")

@@ -33,11 +33,11 @@ import (
 
 // job is one run of the program.
 type job struct {
-	*FinetuneArguments
+	*FineTuningArguments
 	*program.Process
 	args     *args.TrainingArguments
-	rowset   *rowsets.RowArguments
-	adapters *adapters.LoraArguments
+	rowset   *rowsets.TrainingDataArguments
+	adapters *adapters.AdapterArguments
 	hub      *downloads.HubArguments
 	dataset  *downloads.HubDataArguments
 	adapter  *lora.Adapter // nil: the whole model is trained

@@ -56,6 +56,6 @@ func train(ctx context.Context, p *program.Process) error {
 	if _, err := p.Parse(loader); err != nil {
 		return err
 	}
-	j := &job{Process: p, args: a, FinetuneArguments: f, rowset: r, adapters: l, hub: h, dataset: d}
+	j := &job{Process: p, args: a, FineTuningArguments: f, rowset: r, adapters: l, hub: h, dataset: d}
 	return j.run(ctx)
 }

@@ -45,7 +45,8 @@ func TestHelp(t *testing.T) {
 			headings = append(headings, name)
 		}
 	}
-	require.Equal(t, []string{"Training", "Finetune", "Row", "Lora", "Hub", "Hub data", "Other flags"}, headings)
+	require.Equal(t, []string{"Training", "Fine tuning", "Training data", "Adapter", "Hub", "Hub data", "Other flags"},
+		headings)
 }
 
 type step struct {
@@ -80,7 +81,7 @@ func TestSamplesAreThoseOfTRL(t *testing.T) {
 	require.Len(t, g.Forms, 6)
 	_, f := defaults()
 	f.ModelNameOrPath = folder
-	j := &job{FinetuneArguments: f, Process: &program.Process{}, rows: []chat.Row{{Form: chat.Text}}}
+	j := &job{FineTuningArguments: f, Process: &program.Process{}, rows: []chat.Row{{Form: chat.Text}}}
 	saved, err := language.Open(folder)
 	require.NoError(t, err)
 	j.base = &language.Tuned[language.Model]{Pretrained: saved, Line: func(string, ...string) {}}

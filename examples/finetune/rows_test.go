@@ -129,7 +129,7 @@ func TestMixtures(t *testing.T) {
 		a, f := defaults()
 		set := rowsets.Defaults()
 		set.TrainFile, set.DatasetProbabilities, set.StoppingStrategy = files, []string{"3", "1"}, stop
-		j := &job{FinetuneArguments: f, rowset: set, args: a,
+		j := &job{FineTuningArguments: f, rowset: set, args: a,
 			Process: &program.Process{Stdout: io.Discard, Stderr: io.Discard}}
 		require.NoError(t, j.readRows(t.Context()))
 		counts := map[string]int{}

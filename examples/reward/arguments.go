@@ -19,7 +19,7 @@ func (r *RewardArguments) Check(c *args.Checker) {
 }
 
 // defaults are those of TRL's RewardConfig, except that numbers are float32.
-func defaults() (*args.TrainingArguments, *pairs.PairArguments, *RewardArguments, *adapters.LoraArguments) {
+func defaults() (*args.TrainingArguments, *pairs.PreferenceArguments, *RewardArguments, *adapters.AdapterArguments) {
 	a, l := args.Default("out/reward"), adapters.Defaults()
 	a.LearningRate, a.LoggingSteps = 1e-4, 10
 	l.LoraTaskType = "SEQ_CLS" // the head is trained whole

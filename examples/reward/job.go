@@ -25,10 +25,10 @@ import (
 // job is one run of the program.
 type job struct {
 	*program.Process
-	*pairs.PairArguments
+	*pairs.PreferenceArguments
 	*RewardArguments
 	args     *args.TrainingArguments
-	adapters *adapters.LoraArguments
+	adapters *adapters.AdapterArguments
 
 	rows pairs.Rows
 }
@@ -42,7 +42,7 @@ type textModel interface {
 // run trains and saves.
 func (j *job) run(ctx context.Context) error {
 	j.rows = pairs.Rows{Process: j.Process, Mode: chat.DropLonger}
-	if err := j.rows.Read(ctx, j.PairArguments, j.args); err != nil {
+	if err := j.rows.Read(ctx, j.PreferenceArguments, j.args); err != nil {
 		return err
 	}
 	saved, err := models.OpenPretrained[textModel](tensor.CPU(), j.ModelNameOrPath, "a language model, such as "+

@@ -44,6 +44,6 @@ func train(ctx context.Context, p *program.Process) error {
 	if err := r.Download(ctx, p, h, &l.Adapter); err != nil {
 		return err
 	}
-	j := &job{Process: p, PairArguments: r, RewardArguments: s, args: a, adapters: l}
+	j := &job{Process: p, PreferenceArguments: r, RewardArguments: s, args: a, adapters: l}
 	return j.run(ctx)
 }

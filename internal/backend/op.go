@@ -11,8 +11,8 @@ import "fmt"
 //     may be strided in any way, and Out[0] may be the same view as an input;
 //   - all floating-point operands have one dtype. Float32 and float64 compute in
 //     their own type; BFloat16 and Float16 compute in float32 and round once at the end;
-//   - sums accumulate in an order that depends on the shape alone, never on the number
-//     of workers; float32 sums accumulate in float64;
+//   - sums accumulate in an order that depends only on the shape, never on the number of workers; float32 sums
+//     accumulate in float64;
 //   - a "row kernel" works along the last dim; its operands are contiguous;
 //   - empty operands (a dim of size 0) are valid: nothing is written, sums give 0.
 //

@@ -81,8 +81,8 @@ func (p *Pool) For(n int, body func(i int)) {
 }
 
 // ForChunks calls body(lo, hi) once for each chunk [lo, hi) of [0, n): [0, chunk), [chunk, 2·chunk) and so on, the last
-// one cut at n. The chunks depend on n and chunk alone, never on the number of workers. Order, panics and allocation
-// are as for [Pool.For]. It panics if chunk is below 1.
+// one cut at n. The chunks depend only on n and chunk, never on the number of workers. Order, panics and allocation are
+// as for [Pool.For]. It panics if chunk is below 1.
 func (p *Pool) ForChunks(n, chunk int, body func(lo, hi int)) {
 	if p.serial(n, chunk) {
 		for lo := 0; lo < n; lo += chunk {

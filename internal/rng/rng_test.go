@@ -93,7 +93,7 @@ func ones(x uint64) (n int) {
 	return n
 }
 
-// Element i depends on key, position and i alone, however the range is cut.
+// Element i depends only on key, position and i, however the range is cut.
 func TestFillIndependentOfChunks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key, position := rapid.Uint64().Draw(t, "key"), rapid.Uint64().Draw(t, "position")

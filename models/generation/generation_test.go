@@ -248,7 +248,7 @@ func TestGreedyEOS(t *testing.T) {
 	require.Empty(t, generate(t, loadTiny(t), prompt, generation.Options{}))
 }
 
-// table is a model whose next token depends on the last token alone, by a table of logits.
+// table is a model whose next token depends only on the last token, by a table of logits.
 type table struct {
 	logits [][]float32
 	limit  int

@@ -58,7 +58,7 @@ func Listen(ctx context.Context, addr string, remote bool, h http.Handler, ready
 	return nil
 }
 
-// local refuses requests for hosts that the internet may have.
+// local rejects requests whose Host may be a website.
 func local(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if name := hostname(r.Host); !private(name) {

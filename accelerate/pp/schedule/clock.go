@@ -4,8 +4,8 @@ package schedule
 
 import "slices"
 
-// clock runs a schedule. Each rank runs as far as it can; what it makes lets others continue. Times follow from the
-// order of the lists alone, not from the order in which ranks are run here.
+// clock runs a schedule. Each rank runs as far as it can; what it makes lets others continue. Times follow only from
+// theorder of the lists, not from the order in which ranks are run here.
 type clock struct {
 	s       *Schedule
 	costs   Costs

@@ -5,7 +5,7 @@
 //
 // Partners at distance 1, 2, 4, … are combined, rank i with rank i+d, and one without a partner is carried up. float32
 // and float64 are combined in their own precision; bfloat16 and float16 in float32, with one rounding at the end. Each
-// element's result depends on the ranks' values of that element alone.
+// element's result depends only on the ranks' values of that element.
 //
 // It is NOT an engine: it sees buffers side by side and moves nothing between ranks.
 package tree

@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-ml/lockstep/program"
 )
 
-// LoraArguments are the settings of an adapter that is trained, by the names and defaults of TRL's ModelConfig.
-type LoraArguments struct {
+// AdapterArguments are the settings of an adapter that is trained, by the names and defaults of TRL's ModelConfig.
+type AdapterArguments struct {
 	UsePEFT           bool     `json:"use_peft" usage:"train a LoRA adapter in place of the whole model"`
 	LoraR             int      `json:"lora_r" usage:"rank of the adapter's matrices"`
 	LoraAlpha         float64  `json:"lora_alpha" usage:"the adapter is scaled by lora_alpha / lora_r"`
@@ -34,12 +34,12 @@ type LoraArguments struct {
 }
 
 // Defaults are TRL's.
-func Defaults() *LoraArguments {
-	return &LoraArguments{LoraR: 16, LoraAlpha: 32, LoraDropout: 0.05, LoraTaskType: "CAUSAL_LM"}
+func Defaults() *AdapterArguments {
+	return &AdapterArguments{LoraR: 16, LoraAlpha: 32, LoraDropout: 0.05, LoraTaskType: "CAUSAL_LM"}
 }
 
 // Check reports all faults at once.
-func (l *LoraArguments) Check(c *args.Checker) {
+func (l *AdapterArguments) Check(c *args.Checker) {
 	c.Require(l.LoraR > 0, "lora_r", l.LoraR, "at least 1")
 	c.Require(l.LoraDropout >= 0 && l.LoraDropout < 1, "lora_dropout", l.LoraDropout, "a probability in [0, 1)")
 	c.Require(l.LoraAlpha != 0, "lora_alpha", l.LoraAlpha, "a number other than 0: with 0 the adapter has no effect")
@@ -53,7 +53,7 @@ func (l *LoraArguments) Check(c *args.Checker) {
 
 // Attach gives a model that was loaded from a folder the adapter that is asked for, and prints what is trained; nil if
 // none is.
-func (l *LoraArguments) Attach(p *program.Process, m models.Configured, base string, seed uint64,
+func (l *AdapterArguments) Attach(p *program.Process, m models.Configured, base string, seed uint64,
 ) (a *lora.Adapter, err error) {
 	switch {
 	case l.Adapter != "":

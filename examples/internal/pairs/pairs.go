@@ -25,8 +25,8 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// PairArguments are settings of both programs, by the names of TRL.
-type PairArguments struct {
+// PreferenceArguments are settings of both programs, by the names of TRL.
+type PreferenceArguments struct {
 	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer, or a GGUF file"`
 	// ValidationFile has rows in a form that chat.ParsePair reads, as the train_file of rowsets.
 	ValidationFile []string `json:"validation_file" usage:"rows to evaluate on, as train_file"`
@@ -39,15 +39,15 @@ type PairArguments struct {
 	DisableDropout bool `json:"disable_dropout" usage:"train without dropout"`
 
 	demonstrates bool
-	rows         *rowsets.RowArguments
+	rows         *rowsets.TrainingDataArguments
 	dataset      *downloads.HubDataArguments
 }
 
 // All are these settings and those of the rows, for args.Bind.
-func (a *PairArguments) All() []any { return []any{a, a.rows, a.dataset} }
+func (a *PreferenceArguments) All() []any { return []any{a, a.rows, a.dataset} }
 
 // Streams reports whether rows are read while training.
-func (a *PairArguments) Streams() bool { return a.rows.DatasetStreaming }
+func (a *PreferenceArguments) Streams() bool { return a.rows.DatasetStreaming }
 
 // demonstration has answers to what examples/finetune has taught.
 //
@@ -55,13 +55,13 @@ func (a *PairArguments) Streams() bool { return a.rows.DatasetStreaming }
 var demonstration []byte
 
 // Demonstrate makes the settings those of the demonstration, which learns from what examples/finetune has saved.
-func (a *PairArguments) Demonstrate(t *args.TrainingArguments) {
+func (a *PreferenceArguments) Demonstrate(t *args.TrainingArguments) {
 	a.ModelNameOrPath, a.demonstrates = filepath.FromSlash("out/finetune"), true
 	t.LearningRate, t.NumTrainEpochs, t.PerDeviceTrainBatchSize, t.OverwriteOutputDir = 1e-3, 10, 8, true
 }
 
 // unpack writes the demonstration beside the results.
-func (a *PairArguments) unpack(dir string) error {
+func (a *PreferenceArguments) unpack(dir string) error {
 	if !a.demonstrates {
 		return nil
 	}
@@ -74,8 +74,8 @@ func (a *PairArguments) unpack(dir string) error {
 }
 
 // Defaults are TRL's, except that numbers are float32.
-func Defaults() *PairArguments {
-	return &PairArguments{DType: "float32", MaxLength: 1024, DisableDropout: true, rows: rowsets.Defaults(),
+func Defaults() *PreferenceArguments {
+	return &PreferenceArguments{DType: "float32", MaxLength: 1024, DisableDropout: true, rows: rowsets.Defaults(),
 		dataset: &downloads.HubDataArguments{}}
 }
 
@@ -84,7 +84,7 @@ var pairFiles = []string{".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet
 
 // Download gets the model, its adapter and the rows if they are of the Hub. Rows to evaluate on are those of
 // dataset_test_split.
-func (a *PairArguments) Download(ctx context.Context, p *program.Process, h *downloads.HubArguments,
+func (a *PreferenceArguments) Download(ctx context.Context, p *program.Process, h *downloads.HubArguments,
 	adapter *string) error {
 	if a.demonstrates {
 		return nil
@@ -105,7 +105,7 @@ func (a *PairArguments) Download(ctx context.Context, p *program.Process, h *dow
 }
 
 // Check reports all faults at once.
-func (a *PairArguments) Check(c *args.Checker) {
+func (a *PreferenceArguments) Check(c *args.Checker) {
 	c.Require(a.ModelNameOrPath != "", "model_name_or_path", a.ModelNameOrPath, "a folder of a saved model")
 	rows := c.Given("train_file") || c.Given("dataset_name")
 	c.Require(rows || a.demonstrates, "train_file", a.rows.TrainFile, "rows of chosen and rejected answers")
@@ -121,14 +121,14 @@ type Rows struct {
 
 	train, eval []chat.Pair // train: all, or the first of stream
 	stream      data.Iterable[chat.Pair]
-	rowset      *rowsets.RowArguments
+	rowset      *rowsets.TrainingDataArguments
 	seed        uint64
 	// Train and Eval are the samples; Eval is empty without a file.
 	Train, Eval data.Slice[chat.PreferenceSample]
 }
 
 // Read reads the files, or opens them for a stream.
-func (r *Rows) Read(ctx context.Context, a *PairArguments, t *args.TrainingArguments) (err error) {
+func (r *Rows) Read(ctx context.Context, a *PreferenceArguments, t *args.TrainingArguments) (err error) {
 	if err := a.unpack(t.OutputDir); err != nil {
 		return err
 	}

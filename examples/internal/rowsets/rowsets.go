@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-ml/lockstep/data/text"
 )
 
-// RowArguments say which rows are trained on, by the names of TRL and datasets.
-type RowArguments struct {
+// TrainingDataArguments say which rows are trained on, by the names of TRL and datasets.
+type TrainingDataArguments struct {
 	TrainFile []string `json:"train_file" usage:"rows to learn: files, folders or globs of JSON, JSON Lines, Parquet or CSV; repeatable"`
 	// DatasetColumns are words of chat.ParseColumns.
 	DatasetColumns []string `json:"dataset_columns" usage:"column to read, or key=column to read it as another key, such as prompt=question; repeatable; none: all columns"`
@@ -37,12 +37,12 @@ type RowArguments struct {
 }
 
 // Defaults are those of datasets.
-func Defaults() *RowArguments {
-	return &RowArguments{ShuffleBufferSize: 1000, StoppingStrategy: data.FirstExhausted}
+func Defaults() *TrainingDataArguments {
+	return &TrainingDataArguments{ShuffleBufferSize: 1000, StoppingStrategy: data.FirstExhausted}
 }
 
 // Check reports all faults at once.
-func (a *RowArguments) Check(c *args.Checker) {
+func (a *TrainingDataArguments) Check(c *args.Checker) {
 	_, err := chat.ParseColumns(a.DatasetColumns...)
 	c.Require(err == nil, "dataset_columns", a.DatasetColumns, "names of columns or key=name, one for each key")
 	_, err = a.probabilities()
@@ -57,7 +57,7 @@ func (a *RowArguments) Check(c *args.Checker) {
 }
 
 // probabilities are the numbers of DatasetProbabilities.
-func (a *RowArguments) probabilities() (list []float64, err error) {
+func (a *TrainingDataArguments) probabilities() (list []float64, err error) {
 	for _, text := range a.DatasetProbabilities {
 		p, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(p > 0) || math.IsInf(p, 0) {
@@ -69,14 +69,16 @@ func (a *RowArguments) probabilities() (list []float64, err error) {
 }
 
 // Columns are those that are read.
-func (a *RowArguments) Columns() (chat.Columns, error) { return chat.ParseColumns(a.DatasetColumns...) }
+func (a *TrainingDataArguments) Columns() (chat.Columns, error) {
+	return chat.ParseColumns(a.DatasetColumns...)
+}
 
 // ReadFunc reads the rows of files: chat.Columns.ReadRows or chat.Columns.ReadPairs.
 type ReadFunc[T any] func(columns chat.Columns, paths ...string) ([]T, error)
 
 // Open returns the rows of all files, mixed if there are probabilities. With DatasetStreaming they are read when they
 // are asked for, else now.
-func Open[T any](a *RowArguments, seed uint64, read ReadFunc[T]) (data.Iterable[T], error) {
+func Open[T any](a *TrainingDataArguments, seed uint64, read ReadFunc[T]) (data.Iterable[T], error) {
 	shares, err := a.probabilities()
 	if err != nil {
 		return nil, err
@@ -103,7 +105,7 @@ func Open[T any](a *RowArguments, seed uint64, read ReadFunc[T]) (data.Iterable[
 }
 
 // open returns the rows of some files.
-func open[T any](a *RowArguments, patterns []string, seed uint64, read ReadFunc[T]) (data.Iterable[T], error) {
+func open[T any](a *TrainingDataArguments, patterns []string, seed uint64, read ReadFunc[T]) (data.Iterable[T], error) {
 	paths, err := text.Expand(patterns...)
 	if err != nil {
 		return nil, err
@@ -140,7 +142,7 @@ func inMemory[T any](rows []T) data.Iterable[T] {
 }
 
 // Shuffle draws the samples of a stream from its buffer.
-func Shuffle[T any](a *RowArguments, set data.Iterable[T], seed uint64) data.Iterable[T] {
+func Shuffle[T any](a *TrainingDataArguments, set data.Iterable[T], seed uint64) data.Iterable[T] {
 	if a.ShuffleBufferSize == 0 {
 		return set
 	}
@@ -148,7 +150,7 @@ func Shuffle[T any](a *RowArguments, set data.Iterable[T], seed uint64) data.Ite
 }
 
 // Description says in which order a stream comes.
-func (a *RowArguments) Description() string {
+func (a *TrainingDataArguments) Description() string {
 	if a.ShuffleBufferSize == 0 {
 		return "streamed in their order"
 	}
@@ -159,7 +161,7 @@ func (a *RowArguments) Description() string {
 const shown = 8
 
 // Head are the rows that are read before training: all, or the first ones of a stream.
-func Head[T any](ctx context.Context, a *RowArguments, set data.Iterable[T]) (rows []T, err error) {
+func Head[T any](ctx context.Context, a *TrainingDataArguments, set data.Iterable[T]) (rows []T, err error) {
 	c, err := set.Open(ctx, 0)
 	if err != nil {
 		return nil, err

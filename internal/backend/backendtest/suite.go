@@ -249,7 +249,7 @@ func near(x, want, tol float64) bool {
 	return math.Abs(x-want) <= tol*max(1, math.Abs(want)) && !math.IsInf(want, 0)
 }
 
-// gen makes operands for the samples of an op. The numbers depend on the op alone.
+// gen makes operands for the samples of an op. The numbers depend only on the op.
 type gen struct {
 	op  backend.Op
 	rng *rand.Rand

@@ -15,7 +15,7 @@ import (
 //
 // The work is divided into pieces, each of which one worker does from its images to its results, in its own memory: it
 // lays some rows of some images out channels last, so that vectors go over channels, multiplies, and lays the results
-// out as they are wanted. Pieces follow from the shape alone.
+// out as they are wanted. Pieces follow only from the shape.
 type convolution struct {
 	n, c, o                int
 	h, w, kh, kw, oh, ow   int

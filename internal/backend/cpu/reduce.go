@@ -23,7 +23,7 @@ const (
 // accumulator is what a sum is kept in: float64 for floats, int64 for integers.
 type accumulator interface{ float64 | int64 }
 
-// sumKernel adds in an order that follows from the shape alone. If the last dim goes, an output is the sum of partial
+// sumKernel adds in an order that follows only from the shape. If the last dim goes, an output is the sum of partial
 // sums of 16384 elements, which have sixteen accumulators each; else columns are summed side by side, in parts of 128
 // rows. Parts are added in order.
 func sumKernel(d *Device, c *backend.Call) {

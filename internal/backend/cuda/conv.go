@@ -11,7 +11,7 @@ import (
 // convolution is the geometry of OpConv2D and its gradients: images x [n,c,h,w], kernels [o,c,kh,kw] and results y
 // [n,o,oh,ow]. cuDNN computes them where it is there and has a deterministic algorithm. Else a sample's windows are
 // unfolded into a matrix [c·kh·kw, oh·ow], so that each of the three is a product for each sample. Samples are then
-// worked on in groups, which follow from the shape alone.
+// worked on in groups, which follow only from the shape.
 type convolution struct {
 	window
 	n, c, o int

@@ -14,7 +14,7 @@ var reductionOps = map[backend.Op]row{
 	backend.OpArgMin: {reduction("argmin", true), signed}, backend.OpSumSq: {sumSq, floats},
 }
 
-// The pieces of a reduction: they are part of its order, and so follow from the shape alone.
+// The pieces of a reduction: they are part of its order, and so follow only from the shape.
 const (
 	fewElements = 32        // up to which one thread takes them all
 	blockPart   = 8192      // elements of a part that a block takes

@@ -278,7 +278,7 @@ func TestLongRows(t *testing.T) {
 	}
 }
 
-// The order of a sum depends on the shape alone: neither on where a row lies nor on the device's size.
+// The order of a sum depends only on the shape: neither on where a row lies nor on the device's size.
 func TestRowsHaveTheSameBitsAtAnyAddress(t *testing.T) {
 	one, other := fakeDevice(t, fake.Options{}), fakeDevice(t, fake.Options{SMs: 1, Seed: 9})
 	for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16} {

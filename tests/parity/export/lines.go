@@ -60,8 +60,8 @@ func goLines(r *rand.Rand, n int) ([]string, error) {
 	return all[:n], nil
 }
 
-// ranges are the characters that lines in many scripts are made of: whole classes, since
-// the cut depends on the class alone, and blocks.
+// ranges are the characters that lines in many scripts are made of: whole classes, since the cut depends only on the
+// class, and blocks.
 var ranges = []*unicode.RangeTable{
 	unicode.Letter, unicode.Number, unicode.Mark, unicode.Punct, unicode.Symbol, unicode.Space, unicode.Lu, unicode.Lm,
 	unicode.Nd, unicode.Nl, unicode.No,
