@@ -21,11 +21,11 @@ import (
 )
 
 // TestInterruptedLauncher sends Ctrl-C at random moments, during the start too, and requires
-// exit code 130 and nothing left: no process, no file, no port. 24 times with and without
+// exit code 130 and nothing left: no process, no file, no port. 16 times with and without
 // saving, 8 with -short: each kind of moment over each engine.
 func TestInterruptedLauncher(t *testing.T) {
 	t.Parallel()
-	times := 24
+	times := 16
 	if testing.Short() {
 		times = 8
 	}

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	steps  = 8
+	steps  = 4
 	chunks = 8 // of a sequence of 32 tokens
 	folder = "out/context_parallel"
 )
@@ -78,7 +78,7 @@ func run(ctx context.Context, p *program.Process) error {
 // train returns the hash of the weights that a run ends with, and its mean loss.
 func (j job) train(ctx context.Context) (weights string, loss float64, err error) {
 	a := args.Default(folder)
-	a.LearningRate, a.MaxSteps, a.LoggingSteps, a.SaveSteps = 0.003, steps, 4, steps/2
+	a.LearningRate, a.MaxSteps, a.LoggingSteps, a.SaveSteps = 0.003, steps, steps, steps/2
 	if !j.save {
 		a.SaveStrategy = args.StrategyNo
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	steps  = 8
+	steps  = 4
 	folder = "out/mesh"
 )
 
@@ -71,7 +71,7 @@ func (m mesh) String() string {
 // and returns the hash of the weights. It saves after half of the steps, or never.
 func train(ctx context.Context, goroutines int, m mesh, save bool, checkpoint string) (string, error) {
 	a := args.Default(folder)
-	a.LearningRate, a.MaxSteps, a.LoggingSteps, a.SaveSteps = 0.003, steps, 4, steps/2
+	a.LearningRate, a.MaxSteps, a.LoggingSteps, a.SaveSteps = 0.003, steps, steps, steps/2
 	if !save {
 		a.SaveStrategy = args.StrategyNo
 	}

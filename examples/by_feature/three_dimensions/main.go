@@ -39,7 +39,7 @@ import (
 )
 
 const (
-	steps  = 6
+	steps  = 4
 	folder = "out/three_dimensions"
 )
 
