@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
-// Checkpoint is a checkpoint whose every byte has been verified, here or on another rank.
+// Checkpoint is a checkpoint of which every byte has been verified, on this rank or another.
 type Checkpoint struct {
 	Info
 	fsys vfs.FS
@@ -80,8 +80,7 @@ func openManifest(fsys vfs.FS, path string) (Manifest, error) {
 	return readManifest(fsys, path)
 }
 
-// Verify is an error if a file in the folder dir is not the one that was written: a CorruptError if it is missing or
-// has another content.
+// Verify checks that file f in the folder dir is the one that was written: a missing or changed file is a CorruptError.
 func Verify(ctx context.Context, dir string, f File) error {
 	return verify(ctx, vfs.OS, filepath.Join(dir, f.Name), f)
 }

@@ -29,8 +29,8 @@ type gatheredPart struct {
 	mine *Placed // on that rank
 }
 
-// Gather readies what the ranks have of tensors for Gathered.Read. The parts of all ranks must make up whole tensors,
-// as in Content. It is collective; a nil g is one rank.
+// Gather prepares the ranks' parts of tensors for Gathered.Read. The parts of all ranks must make up whole tensors, as
+// in Content. It is collective; a nil g is one rank.
 func Gather(ctx context.Context, g *comm.Group, parts []Placed) (*Gathered, error) {
 	list, err := entries(parts)
 	lists, err := agree(ctx, g, "gather", list, err)
@@ -79,8 +79,8 @@ func (a *Gathered) Describe(set, name string) (dt tensor.DType, shape []int, ok 
 	return t.DType, t.Shape, ok
 }
 
-// Read gives rank 0 the elements of a tensor, little-endian; other ranks get nil. It is collective: all ranks read the
-// same tensors in the same order.
+// Read returns the elements of a tensor, little-endian, on rank 0, and nil on other ranks. It is collective: all ranks
+// read the same tensors in the same order.
 func (a *Gathered) Read(ctx context.Context, set, name string) ([]byte, error) {
 	dt, shape, ok := a.Describe(set, name)
 	if !ok {

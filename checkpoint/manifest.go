@@ -26,7 +26,7 @@ const ManifestFile = "manifest.json"
 // maxManifest bounds the size of a manifest or pointer file, in bytes.
 const maxManifest = 16 << 20
 
-// Manifest says what a checkpoint consists of. It is written after all its files.
+// Manifest lists the files of a checkpoint. It is written after all of them.
 type Manifest struct {
 	FormatVersion int    `json:"format_version"`
 	RunID         string `json:"run_id"`  // which run wrote it

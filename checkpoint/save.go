@@ -39,7 +39,7 @@ func JSONPart(name string, v any) (Part, error) {
 	return BytesPart(name, append(text, '\n')), nil
 }
 
-// Content is what a checkpoint holds.
+// Content is the content of a checkpoint.
 type Content struct {
 	RunID string // names the run in the manifest; resuming keeps it. Rank 0's counts
 	// Parts are the files, in the order of writing. Rank 0's count.

@@ -19,18 +19,17 @@ type Buffer struct {
 	memory *tensor.Memory // nil: ordinary memory, ready
 }
 
-// OfTensor returns the memory of the contiguous tensor t as a Buffer, on whatever device it lies. The call waits for
-// the kernels that c has launched so far, and the caller does not; kernels that are launched after the call's handle is
-// done see the result. Engines work in host memory: what lies elsewhere, or in a file, is copied there and back.
+// OfTensor returns the memory of the contiguous tensor t, on any device, as a Buffer. The call waits for the kernels
+// that c has launched so far, and the caller does not; kernels that are launched after the call's handle is done see
+// the result. Engines work in host memory: other memory, and mapped files, are copied there and back.
 func OfTensor(c *tensor.Ctx, t *tensor.Tensor) Buffer {
 	m := t.Memory(c)
 	data, _ := m.Host()
 	return Buffer{data: data, dtype: t.DType(), memory: m}
 }
 
-// Via returns the buffer with host memory through which it is copied if it lies on a device without host memory:
-// memory of Group.Alloc, which the engine reduces where it lies. For other buffers, and without such memory, it changes
-// nothing.
+// Via returns the buffer with host memory through which it is copied if it is on a device without host memory: memory
+// of Group.Alloc, which the engine reduces in place. It has no effect on other buffers, or without that memory.
 func (b Buffer) Via(staging []byte) Buffer {
 	if b.memory != nil && !onHost(b.memory) && len(staging) > 0 {
 		b.data = staging
@@ -98,8 +97,8 @@ type Memory struct {
 // NewMemory is for engines: free is called once, by Free, and may be nil.
 func NewMemory(b []byte, free func() error) *Memory { return &Memory{Bytes: b, free: free} }
 
-// Free gives the memory back. Nothing may use it afterwards, on any rank: free it after a barrier, or when the group is
-// dead or closed.
+// Free frees the memory. Nothing may use it afterwards, on any rank: free it after a barrier, or when the group is dead
+// or closed.
 func (m *Memory) Free() error {
 	f := m.free
 	m.Bytes, m.free = nil, nil

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Signature is what all ranks must agree on for a call, and what is compared before any byte is combined. It is stored
-// in JSON by the flight recorder. It is for engines; programs see it in errors and flight records.
+// Signature is what all ranks must agree on for a call. It is compared before any byte is combined. The flight recorder
+// stores it in JSON. It is for engines; programs see it in errors and flight records.
 type Signature struct {
 	// number of the call in its group, from 1; messages are counted per pair and direction
 	Seq    uint64      `json:"seq"`
@@ -129,7 +129,7 @@ func Hash(parts ...string) uint64 {
 // Call is one operation as an engine sees it: checked, with its buffers and its deadline. It is for engines.
 type Call struct {
 	Signature
-	In []byte // what this rank gives; nil where it gives nothing
+	In []byte // this rank's input; nil if it has none
 	// what this rank receives; the same memory as In for operations in place; nil where it receives nothing
 	Out      []byte
 	Deadline time.Time // the engine returns a *TimeoutError soon after
@@ -168,18 +168,18 @@ func (c *Call) Sent(rank, size int) int64 {
 	return 0
 }
 
-// CallOption is something that a call carries beside its buffers: [Label], [Layout], [Timeout]. Several may be given.
+// CallOption is an option of a call: [Label], [Layout], [Timeout]. Several may be given.
 type CallOption struct {
 	label   string
 	layout  uint64
 	timeout time.Duration
 }
 
-// Label names what a call works on: a parameter, a bucket. It stands in errors and flight records, and ranks that
-// disagree on it get a *MismatchError.
+// Label names what a call works on: a parameter, a bucket. Errors and flight records have it, and ranks that disagree
+// on it get a *MismatchError.
 func Label(name string) CallOption { return CallOption{label: name} }
 
-// Layout is a hash (see [Hash]) of what lies in the buffer. Ranks that disagree on it get a *MismatchError.
+// Layout is a hash (see [Hash]) of the layout of the buffer. Ranks that disagree on it get a *MismatchError.
 func Layout(hash uint64) CallOption { return CallOption{layout: hash} }
 
 // Timeout replaces the group's deadline for one call. It counts from when the call begins to run, not from when it was

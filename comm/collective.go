@@ -59,15 +59,15 @@ func (g *Group) AllToAll(out, in Buffer, options ...CallOption) *Handle {
 	return g.issue(Call{Signature: Signature{Op: AllToAll}}, in, out, options)
 }
 
-// Barrier ends when all ranks have come to it.
+// Barrier ends when all ranks have called it.
 func (g *Group) Barrier(options ...CallOption) *Handle {
 	none := Buffer{dtype: dtype.Uint8}
 	return g.issue(Call{Signature: Signature{Op: Barrier}}, none, none, options)
 }
 
 // Send sends the buffer to one rank, which must Recv as many elements of the same dtype. It may end before or after the
-// receiver has begun. Messages between two ranks arrive in the order in which they were sent, beside collective calls
-// and other messages, so that no pattern of messages alone can block.
+// receiver has begun. Messages between two ranks arrive in the order in which they were sent, concurrently with
+// collective calls and other messages, so that no pattern of messages can deadlock.
 func (g *Group) Send(b Buffer, to int, options ...CallOption) *Handle {
 	return g.issue(Call{Signature: Signature{Op: Send, Root: to}}, b, Buffer{dtype: b.dtype}, options)
 }

@@ -10,21 +10,21 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// DeviceEngine moves and combines the memory of devices between the ranks of a group, without a way through host
-// memory: NCCL's place. It stands beside the group's [Engine], which has brought the ranks together, and compared their
-// signatures, before each of its calls; so a rank that is missing, late or mistaken is named by the engine.
+// DeviceEngine moves and combines the memory of devices between the ranks of a group, without a copy through host
+// memory, as NCCL does. It works together with the group's [Engine], which connects the ranks and compares their
+// signatures before each of its calls; so the engine names a rank that is missing, late or mistaken.
 type DeviceEngine interface {
-	// Describe says by what the bytes go, as "NCCL 2.27.3".
+	// Describe names the transport, as "NCCL 2.27.3".
 	Describe() string
 
-	// Carries reports whether Run does the call for tensors on dev. It is the same on all ranks. What it does not do
-	// goes through host memory.
+	// Carries reports whether Run does the call for tensors on dev. It is the same on all ranks. Other calls go through
+	// host memory.
 	Carries(s Signature, dev *tensor.Device) bool
 
-	// Run carries a collective call out. in and out are nil where the rank gives or receives nothing; they are the same
-	// memory for operations in place. It calls Call.Queued when the work is queued: until then no other group of the
-	// rank runs one, so that devices get the work of all groups in the order of the program. It returns when the work
-	// is done, a *TimeoutError soon after the deadline, and returns soon after Abort.
+	// Run performs a collective call. in and out are nil if the rank has no input or output; they are the same memory
+	// for operations in place. It calls Call.Queued when the work is queued: until then no other group of the rank runs
+	// one, so that devices get the work of all groups in the order of the program. It returns when the work is done, a
+	// *TimeoutError soon after the deadline, and returns soon after Abort.
 	Run(c *Call, in, out *tensor.Memory) error
 
 	// Abort makes running and later calls return.
@@ -34,8 +34,8 @@ type DeviceEngine interface {
 	Close() error
 }
 
-// NewDeviceEngine makes the device engine of a group. It makes no collective call: what the ranks must tell each other,
-// they do with the engine in their first Run.
+// NewDeviceEngine makes the device engine of a group. It makes no collective call: the ranks set it up through the
+// engine in their first Run.
 type NewDeviceEngine func(group string, control Engine) (DeviceEngine, error)
 
 var deviceEngines = struct {

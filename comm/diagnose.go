@@ -24,7 +24,7 @@ const (
 	FindingError    = "error"    // the group failed otherwise
 )
 
-// Finding is what the flight records of one group say together.
+// Finding is the conclusion from the flight records of one group.
 type Finding struct {
 	Group    string   `json:"group"`
 	Kind     string   `json:"kind"`     // FindingNone, …
@@ -46,8 +46,8 @@ type Report struct {
 }
 
 // Diagnose reads the flight files in dir (see [Group.DumpFlight]) and finds, for each group, the first collective call
-// that not all ranks finished, who did not come to it and who called something else. It is an error if there is none or
-// one cannot be read.
+// that not all ranks finished, the ranks that did not join it, and those that called something else. It is an error if
+// there is no file or one cannot be read.
 func Diagnose(dir string) (*Report, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "flight_*.json"))
 	if err != nil {

@@ -2,9 +2,9 @@
 
 package comm
 
-// Engine moves and combines the bytes of one group on one rank. Package users meet it as a [Group], which issues the
-// calls in order and keeps deadlines and errors; comm/local, comm/shm, comm/tcp and comm/fake implement it, and what a
-// user adds (MPI, NCCL) does too. commtest.Run is the proof of an engine. Programs need only a Group.
+// Engine moves and combines the bytes of one group on one rank. A [Group] issues its calls in order and handles
+// deadlines and errors. comm/local, comm/shm, comm/tcp and comm/fake implement it, as do engines that a user adds (MPI,
+// NCCL). commtest.Run tests an engine. Programs need only a Group.
 type Engine interface {
 	// Rank and Size are this rank's number and the number of ranks.
 	Rank() int
@@ -13,14 +13,14 @@ type Engine interface {
 	// Describe names the engine and the path that its bytes take, for logs and for the tests that ask which one ran.
 	Describe() Info
 
-	// Run carries one call out. Collective calls come from one goroutine, in order; messages come from others, one
-	// goroutine per partner and direction. It compares signatures (see [Compare]) before a caller's buffer is written,
-	// returns a *TimeoutError within a second of the deadline, and returns soon after Abort. The buffers belong to it
-	// until it returns.
+	// Run performs one call. Collective calls are made on one goroutine, in order; messages on others, one goroutine
+	// per partner and direction. It compares signatures (see [Compare]) before a caller's buffer is written, returns a
+	// *TimeoutError within a second of the deadline, and returns soon after Abort. The buffers belong to it until it
+	// returns.
 	Run(c *Call) error
 
-	// Alloc returns n bytes that calls reduce where they lie, if the engine has such memory, else ordinary memory. It
-	// is collective.
+	// Alloc returns n bytes that calls reduce in place, if the engine has such memory, else ordinary memory. It is
+	// collective.
 	Alloc(n int) (*Memory, error)
 
 	// Split makes the engine of a sub-group of the given ranks, in the given order. Its members call it, with the same
@@ -34,12 +34,12 @@ type Engine interface {
 	// Abort makes running and later calls return on this rank and tells the others why. Only the first call counts.
 	Abort(err error)
 
-	// Close leaves the group in good order and releases everything. Ranks that wait for this one afterwards get a
+	// Close leaves the group cleanly and frees everything. Ranks that wait for this one afterwards get a
 	// *RankLostError.
 	Close() error
 }
 
-// Sharer is an engine whose ranks can have memory together, those of one host.
+// Sharer is an engine whose ranks, those of one host, can share memory.
 type Sharer interface {
 	// AllocShared returns n bytes that are the same memory on every rank. It is collective.
 	AllocShared(n int) (*Memory, error)

@@ -19,7 +19,7 @@ import (
 // TrainingArguments.
 const DefaultTimeout = 30 * time.Minute
 
-// Options are what a group is made with. All ranks must give the same, FlightDir and Log excepted.
+// Options are the options of a group. All ranks must pass the same ones, except for FlightDir and Log.
 type Options struct {
 	Name    string        // "" is "world"
 	Timeout time.Duration // of each call; 0 is DefaultTimeout
@@ -150,7 +150,7 @@ func (g *Group) Err() error {
 	return g.err
 }
 
-// Alloc returns n zeroed bytes, aligned to 64, that the engine reduces where they lie: in shared memory for comm/shm,
+// Alloc returns n zeroed bytes, aligned to 64, that the engine reduces in place: in shared memory for comm/shm,
 // ordinary memory elsewhere. All ranks call it with the same n, in the same order relative to other collective calls,
 // and it waits for those before it.
 func (g *Group) Alloc(n int) (*Memory, error) {
@@ -166,9 +166,9 @@ func (g *Group) SharesMemory() bool {
 	return ok
 }
 
-// AllocShared returns n zeroed bytes, aligned to 64, that all ranks have together: what one writes, the others read
-// once a call such as Barrier lies between. The group must have an engine for the ranks of one host, see SharesMemory.
-// All ranks call it with the same n, as they call Alloc.
+// AllocShared returns n zeroed bytes, aligned to 64, that all ranks share: after a call such as Barrier the others read
+// what one has written. The group must have an engine for the ranks of one host, see SharesMemory. All ranks call it
+// with the same n, as they call Alloc.
 func (g *Group) AllocShared(n int) (*Memory, error) {
 	s, ok := g.engine.(Sharer)
 	if !ok || n < 0 {
@@ -195,7 +195,7 @@ func (g *Group) alloc(what string, engine func(int) (*Memory, error), n, part in
 	}), nil
 }
 
-// Allocated is how many bytes of Alloc this rank holds, and its part of those of AllocShared.
+// Allocated is the number of bytes of this rank's Alloc, and of its part of AllocShared.
 func (g *Group) Allocated() int64 { return g.allocated.Load() }
 
 // Sent is how many bytes this rank has sent in calls of this group, of its sub-groups, and of the group that it is a

@@ -31,7 +31,7 @@ func (h *Handle) Wait(ctx context.Context) error {
 	}
 }
 
-// Signature returns what the call carried.
+// Signature returns the signature of the call.
 func (h *Handle) Signature() Signature { return h.call.Signature }
 
 func (h *Handle) finish(err error) {

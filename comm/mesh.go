@@ -12,7 +12,7 @@ import (
 // Axes is a set of dimensions of a [Mesh]. Each constant is one axis; combine them with |.
 type Axes uint8
 
-// The axes, the slowest first: ranks that differ along TP alone have consecutive numbers. The names and their order are
+// The axes, the slowest first: ranks that differ only along TP have consecutive numbers. The names and their order are
 // those of torchtitan's ParallelDims and of accelerate's ParallelismConfig.
 const (
 	PP          Axes = 1 << iota // pipeline parallelism: different layers

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Op is what a call does.
+// Op is the operation of a call.
 type Op uint8
 
 // The operations. Send and Recv are between two ranks; all others are collective: every rank of the group issues them,
@@ -31,7 +31,7 @@ const (
 var opNames = [numOps]string{"invalid", "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "gather",
 	"scatter", "all-to-all", "barrier", "send", "recv"}
 
-// String returns the name as it stands in errors: "all-reduce".
+// String returns the name that errors use: "all-reduce".
 func (o Op) String() string { return nameOf(o, opNames[:], "op") }
 
 // MarshalText is String, for JSON.

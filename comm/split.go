@@ -37,7 +37,7 @@ func (p Partition) members() [][]int {
 // Split returns this rank's sub-group of each of the partitions, nil where its color is negative: MPI_Comm_split for
 // several divisions together. All ranks of g call it with the same arguments, in the same order relative to other
 // collective calls. It is one collective call and waits for those before it; then the members of each sub-group connect
-// to each other. A sub-group fails alone, unless a rank is lost.
+// to each other. The failure of a sub-group does not end others, unless a rank is lost.
 func (g *Group) Split(partitions ...Partition) ([]*Group, error) {
 	var names []string
 	sets := make([]subset, len(partitions))

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Prober is an [Engine] that can ask the other ranks for signs of life beside the calls. Without it, a process that
-// stands still is noticed at a call's deadline only.
+// Prober is an [Engine] that can ask the other ranks for signs of life during calls. Without it, a process that hangs
+// is noticed only at a call's deadline.
 type Prober interface {
 	// Probe asks the other ranks how far they are and returns, for those that answer before ctx ends, the number of the
-	// last collective call that they have begun. A process answers whatever it computes, unless it is stopped or has no
+	// last collective call that they have begun. A process answers while it computes, unless it is stopped or has no
 	// processor time.
 	Probe(ctx context.Context) (answers map[int]uint64)
 

@@ -42,7 +42,7 @@ type Client struct {
 	UserAgent string
 	// Progress begins to show a download of a number of bytes; nil: nothing is shown.
 	Progress func(name string, bytes int64) Meter
-	// Log is told what the user should know beside the result; nil is slog.Default().
+	// Log gets messages for the user; nil is slog.Default().
 	Log *slog.Logger
 	// Transport carries the requests; nil is one with the settings of http.DefaultTransport.
 	Transport http.RoundTripper

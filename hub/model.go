@@ -38,7 +38,7 @@ const maxIndex = 64 << 20
 // Model returns the folder of a model, or its GGUF file. A file or folder of the given name is the model. Otherwise it
 // is downloaded from the repository org/name, at a branch, tag or commit ("" is DefaultRevision): its configuration,
 // its tokenizer, its chat template and its weights, or a LoRA adapter. org/name/FILE.gguf names one of several GGUF
-// files. What is no name of a repository is returned as it is.
+// files. A name that cannot be a repository's is returned unchanged.
 func (c *Client) Model(ctx context.Context, nameOrPath, revision string) (string, error) {
 	if _, err := os.Stat(nameOrPath); err == nil {
 		return nameOrPath, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/hubname"
 )
 
-// Kind is what a repository holds.
+// Kind is the kind of a repository.
 type Kind string
 
 // The kinds of repositories.
@@ -102,5 +102,5 @@ func (r Repo) resolve(endpoint, commit, file string) string {
 	return r.page(endpoint) + "/resolve/" + commit + "/" + strings.Join(parts, "/")
 }
 
-// NameOf is the name and the commit of the model whose snapshot in a cache a folder or file is.
+// NameOf is the name and the commit of the model if the folder or file is its snapshot in a cache.
 func NameOf(file string) (name, revision string, ok bool) { return hubname.Of(file) }

@@ -35,7 +35,7 @@ const (
 
 // Upload is what Client.Upload sends.
 type Upload struct {
-	// Repo is the repository, which is made if there is none. Its revision is a branch, which is made too. A name
+	// Repo is the repository, which is created if missing. Its revision is a branch, which is created too. A name
 	// without an organisation is one of the token's account.
 	Repo Repo
 	// Path is a folder, of which all files are sent, or one file.

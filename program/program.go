@@ -31,7 +31,7 @@ const (
 	ExitInterrupted = 130
 )
 
-// Process is what a program's function gets of its process. Tests make one by hand.
+// Process is the argument of a program's function. Tests construct one.
 type Process struct {
 	// Name begins the program's error messages: the base name of its file.
 	Name string

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 )
 
-// Peer is what the processes of a job know of each other.
+// Peer describes a process of a job to the others.
 type Peer struct {
 	Rank    int    `json:"rank"`
 	Host    string `json:"host"`    // name, for people

@@ -15,9 +15,10 @@ import (
 	"github.com/lockstep-ml/lockstep/comm/internal/wire"
 )
 
-// Roster is the list of a job's hosts, which come and go while it runs. One host's launcher serves it, the launchers of
-// all hosts join it ([JoinRoster]). The job runs in rounds: in each the ranks of some hosts train together. When a host
-// joins, leaves or is lost, the round is stopped, and the next one begins with the hosts that are there.
+// Roster is the list of a job's hosts, which may join and leave while it runs. One host's launcher serves it, and the
+// launchers of all hosts join it ([JoinRoster]). The job runs in rounds: in each the ranks of some hosts train
+// together. When a host joins, leaves or is lost, the round is stopped, and the next one begins with the hosts that are
+// there.
 //
 // A round has as many hosts as divide RosterOptions.Max, so that they can share evenly what that many hosts can;
 // further ones wait for a place.

@@ -22,7 +22,7 @@ type Encoder struct {
 	// Ends are the tokens on which a model stops. An answer must end on one of them, or the model that learns it will
 	// not stop.
 	Ends []int32
-	// AssistantOnly learns what the template marks by {% generation %} and nothing else.
+	// AssistantOnly learns only what the template marks by {% generation %}.
 	AssistantOnly bool
 	// AllTokens learns the prompts of prompt and completion too.
 	AllTokens bool
@@ -30,7 +30,7 @@ type Encoder struct {
 	MaxLength int
 }
 
-// Sample is what a row has become: its tokens, and which of them are learned.
+// Sample is an encoded row: its tokens, and which of them are learned.
 type Sample struct {
 	IDs     []int32
 	Learned []bool

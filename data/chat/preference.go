@@ -36,7 +36,7 @@ const (
 	DropLonger TruncationMode = "drop"       // the row is: what TRL's RewardTrainer does
 )
 
-// PreferenceSample is what a Pair has become: the tokens of the prompt with either answer.
+// PreferenceSample is an encoded Pair: the tokens of the prompt with either answer.
 type PreferenceSample struct {
 	Chosen, Rejected []int32
 	// Where the answers begin in them: where the prompt's own tokens end, or the first token before that in which the

@@ -186,7 +186,7 @@ func (c tokenizerConfig) special() map[string]string {
 	return all
 }
 
-// Conversation is what a template renders.
+// Conversation is the input of a template.
 type Conversation struct {
 	// Messages is a JSON list of objects with a role and a content.
 	Messages json.RawMessage

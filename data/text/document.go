@@ -43,9 +43,8 @@ type Options struct {
 	// named like a key, as id is. Columns of which each holds a part of the text, as instruction and output, are an
 	// error then, which names the second.
 	Column string
-	// AnyBytes takes plain files as they are: a file that is not UTF-8 is no error. A
-	// byte-level tokenizer can be evaluated on such files; for training they are
-	// nearly always a mistake.
+	// AnyBytes reads plain files without checks: a file that is not UTF-8 is no error. A byte-level tokenizer can be
+	// evaluated on such files; for training they are nearly always a mistake.
 	AnyBytes bool
 }
 

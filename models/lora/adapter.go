@@ -64,7 +64,7 @@ func (a *Adapter) Unmatched() (names []string) {
 	return names
 }
 
-// New gives a model an adapter with fresh matrices and makes it the active one: the model's parameters are frozen, and
+// New adds an adapter with new matrices to a model and makes it the active one: the model's parameters are frozen, and
 // those of the adapter are trained. Matrices are float32 if the model's weights are of a half type.
 func New(m models.Configured, cfg Config) (*Adapter, error) {
 	if err := cfg.Init.fresh(); err != nil {
@@ -353,7 +353,7 @@ func (a *Adapter) Merge() error {
 	return nil
 }
 
-// Unmerge takes a merged adapter out of the weights again, up to rounding, and makes it the active one.
+// Unmerge subtracts a merged adapter from the weights, up to rounding, and makes it the active one.
 func (a *Adapter) Unmerge() error {
 	if !a.merged {
 		return errors.New("lora: no adapter is merged")

@@ -26,7 +26,7 @@ type Config struct {
 
 	// TargetModules says which linear layers are adapted; empty: those that PEFT takes for the model's family.
 	TargetModules Targets
-	// ExcludeModules are not adapted, whatever TargetModules says.
+	// ExcludeModules are not adapted, even if TargetModules names them.
 	ExcludeModules Targets
 	// LayersToTransform are the numbers of the blocks whose layers are adapted, if TargetModules is a list; none: all.
 	LayersToTransform []int

@@ -41,9 +41,9 @@ func ReadConfig(dir string) (Config, error) {
 	return cfg, nil
 }
 
-// Load gives a model the adapter that a folder has, one that Lockstep or PEFT saved, under a name ("" stands for
-// default), and makes it the active one. Every array must be there, in its shape, and nothing else; numbers that are
-// not finite are an error. Memory is taken once all shapes have been compared.
+// Load adds the adapter in a folder, which Lockstep or PEFT saved, to a model under a name ("" means default), and
+// makes it the active one. Every array must be there, in its shape, and nothing else; numbers that are not finite are
+// an error. Memory is taken once all shapes have been compared.
 func Load(m models.Configured, dir, name string) (*Adapter, error) {
 	cfg, err := ReadConfig(dir)
 	if err != nil {
