@@ -278,13 +278,13 @@ func streamAVX512x6(rows int, k int, a *float32, b *float32, bstride int, c *flo
 func streamAVX512x8(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
 	dstride int, blocks int)
 
-// dotsAVX512x2 computes rows×32 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 2. It adds blocks ≥ 1
+// dotsAVX512x1 computes rows×32 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 1. It adds blocks ≥ 1
 // sums of k ≥ 16 products each, a multiple of 16, one after the other. A is packed: a[rows·p + i]. Column j of B is at
 // b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as many bytes from ahead on as it reads
 // of B.
 //
 //go:noescape
-func dotsAVX512x2(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
+func dotsAVX512x1(rows int, k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32,
 	dstride int, blocks int, ahead uintptr)
 
 // dotsAVX512x12 computes rows×16 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 12. It adds blocks ≥ 1

@@ -52,13 +52,13 @@ func streamBF16AVX512x6(rows int, k int, a *float32, b *uint16, bstride int, c *
 func streamBF16AVX512x8(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
 	dstride int, blocks int)
 
-// dotsBF16AVX512x5 computes rows×32 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 5, for a B of
+// dotsBF16AVX512x4 computes rows×32 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 4, for a B of
 // bfloat16. It adds blocks ≥ 1 sums of k ≥ 32 products each, a multiple of 32, one after the other. A is packed:
 // a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. It prefetches as
 // many bytes from ahead on as it reads of B.
 //
 //go:noescape
-func dotsBF16AVX512x5(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+func dotsBF16AVX512x4(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
 	dstride int, blocks int, ahead uintptr)
 
 // dotsBF16AVX512x11 computes rows×16 elements of C = A·B, or C = D + A·B if d is not nil; 1 ≤ rows ≤ 11, for a B of
@@ -319,6 +319,15 @@ func copyTallF16AVX2x6(k int, src *uint16, stride int, dst *float32)
 //go:noescape
 func dotsF16AVX2x2(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
 	dstride int, blocks int, ahead uintptr)
+
+// dotsHalfAVX2x5 computes rows×8 elements of C = A·B, or C = D + A·B if d is not nil; 3 ≤ rows ≤ 5, for a B of bfloat16
+// if of is 1, of float16 if it is 2. It adds blocks ≥ 1 sums of k ≥ 8 products each, a multiple of 8, one after the
+// other. A is packed: a[rows·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at
+// d[i·dstride]. It prefetches as many bytes from ahead on as it reads of B.
+//
+//go:noescape
+func dotsHalfAVX2x5(rows int, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int, ahead uintptr, of int)
 
 // transposeF16AVX2x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 8·blocks, blocks ≥ 1, for a src of
 // float16.

@@ -24,16 +24,25 @@ var (
 		upTo[float32, uint16]{8, 48, streamF16AVX512x8})
 
 	dotsBF16AVX2 = aheadOf(16, aheadUpTo[float32, uint16]{2, 16, dotsBF16AVX2x2},
-		aheadUpTo[float32, uint16]{5, 0, nil}, // packed panels are as fast
+		aheadUpTo[float32, uint16]{5, 8, halvesOf(1)},
 		aheadUpTo[float32, uint16]{8, 8, lanesOf[uint16](1)})
-	dotsBF16AVX512 = aheadOf(32, aheadUpTo[float32, uint16]{5, 32, dotsBF16AVX512x5},
+	dotsBF16AVX512 = aheadOf(32, aheadUpTo[float32, uint16]{4, 32, dotsBF16AVX512x4},
 		aheadUpTo[float32, uint16]{11, 16, dotsBF16AVX512x11}).with(32,
 		aheadUpTo[float32, uint16]{11, 16, dotsBF16AVX512x11})
 	dotsF16AVX2 = aheadOf(16, aheadUpTo[float32, uint16]{2, 16, dotsF16AVX2x2},
-		aheadUpTo[float32, uint16]{5, 0, nil},
+		aheadUpTo[float32, uint16]{5, 8, halvesOf(2)},
 		aheadUpTo[float32, uint16]{8, 8, lanesOf[uint16](2)})
 	dotsF16AVX512 = aheadOf(16, aheadUpTo[float32, uint16]{8, 16, dotsF16AVX512x8})
 )
+
+// halvesOf is dotsHalfAVX2x5 for a B of bfloat16, 1, or float16, 2.
+func halvesOf(of int) func(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32,
+	dstride, blocks int, ahead uintptr) {
+	return func(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
+		blocks int, ahead uintptr) {
+		dotsHalfAVX2x5(rows, k, a, b, bstride, c, cstride, d, dstride, blocks, ahead, of)
+	}
+}
 
 // The half types of the variants.
 var (

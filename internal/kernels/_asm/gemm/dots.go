@@ -22,28 +22,33 @@ const cacheLine = 64
 // four or eight products to a row before it goes on to the next.
 type dotsSize struct{ vectors, least, most, part int }
 
-// dotsSizes are those of the dots kernels for a B of float32, "", bfloat16, "BF16", or float16, "F16": what the
-// registers hold beside a square.
+// eitherHalf stands for a B of a half type that a kernel is told.
+const eitherHalf = "Half"
+
+// dotsSizes are those of the dots kernels for a B of float32, "", bfloat16, "BF16", float16, "F16", or one of these two,
+// eitherHalf: what the registers hold beside a square.
 func dotsSizes(f family, of string) []dotsSize {
 	switch {
 	case f.lanes == 16 && of == "":
-		return []dotsSize{{2, 1, 2, 8}, {1, 1, 12, 8}}
+		return []dotsSize{{2, 1, 1, 8}, {1, 1, 12, 8}}
 	case f.lanes == 16 && of == "BF16":
-		return []dotsSize{{2, 1, 5, 8}, {1, 1, 11, 8}}
+		return []dotsSize{{2, 1, 4, 8}, {1, 1, 11, 8}}
 	case f.lanes == 16:
 		return []dotsSize{{1, 1, 8, 8}}
 	case of == "":
 		return []dotsSize{{2, 1, 2, 8}, {1, 3, 5, 8}}
 	case of == "BF16":
 		return []dotsSize{{2, 1, 2, 4}}
-	default:
+	case of == "F16":
 		return []dotsSize{{2, 1, 2, 8}}
+	default:
+		return []dotsSize{{1, 3, 5, 8}}
 	}
 }
 
 // dots emits the kernels for a B whose columns are contiguous: squares of it are transposed in registers, so that each
 // lane sums one column in the order of k, as all kernels do. Elements of a half type are widened: float16 as they are
-// loaded, bfloat16 in pairs after the transposition.
+// loaded, bfloat16 in pairs after the transposition. A kernel for both widens both as they are loaded.
 func dots(c *build.Context, f family, of string) {
 	for _, size := range dotsSizes(f, of) {
 		dotsOf(c, f, of, size)
@@ -70,6 +75,9 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 	if of != "" {
 		signature, elements = directHalf, ", for a B of "+halfNames[of]
 	}
+	if of == eitherHalf {
+		elements = fmt.Sprintf(", for a B of bfloat16 if of is %d, of float16 if it is %d", lanesBF16, lanesF16)
+	}
 	if of == "BF16" {
 		deep *= 2
 	}
@@ -84,7 +92,11 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 		"It prefetches as many bytes from ahead on as it reads of B.")
 	c.Pragma("noescape")
 	signature = strings.Replace(signature, "func(k", "func(rows, k", 1)
-	c.SignatureExpr(strings.Replace(signature, "blocks int)", "blocks int, ahead uintptr)", 1))
+	end := "blocks int, ahead uintptr)"
+	if of == eitherHalf {
+		end = "blocks int, ahead uintptr, of int)"
+	}
+	c.SignatureExpr(strings.Replace(signature, "blocks int)", end, 1))
 	rows := upTo{c.GP64(), size.least, size.most, true}
 	c.Load(c.Param("rows"), rows.n)
 	stride := c.GP64()
@@ -107,7 +119,7 @@ func dotsOf(c *build.Context, f family, of string, size dotsSize) {
 	c.Load(c.Param("a"), a)
 	c.Load(c.Param("b"), first)
 	columns := multiples.columns(c, f, first, size.vectors)
-	columns.half, columns.ahead = of == "F16", ahead
+	columns.half, columns.either, columns.ahead = of == "F16" || of == eitherHalf, of == eitherHalf, ahead
 	c.Label("block")
 	c.Load(c.Param("k"), k)
 	sums := zeros(c, f, size.most, size.vectors)
@@ -194,6 +206,8 @@ type columns struct {
 	f    family
 	base []reg.GPVirtual
 	half bool // the elements are float16
+	// either tells that they may be bfloat16 instead, which the parameter of says.
+	either bool
 	// ahead is where the next lines are that are prefetched, as many as are read: what is read together lies in pages
 	// far apart, where processors see too few lines ahead by themselves. Without it none are.
 	ahead reg.GPVirtual
@@ -233,12 +247,30 @@ func (w *columns) at(j int) operand.Mem {
 func (w *columns) load(c *build.Context, v int) []reg.VecVirtual {
 	square := make([]reg.VecVirtual, w.f.lanes)
 	for i := range square {
-		from := w.at(v*w.f.lanes + i)
 		square[i] = w.f.register(c)
-		if w.half {
-			c.VCVTPH2PS(from, square[i])
-		} else {
-			c.VMOVUPS(from, square[i])
+	}
+	if w.either {
+		c.CMPQ(parameter(c, "of"), operand.Imm(lanesF16))
+		c.JE(operand.LabelRef("float16"))
+		for i, x := range square {
+			c.VPMOVZXWD(w.at(v*w.f.lanes+i), x)
+			c.VPSLLD(operand.Imm(16), x, x)
+		}
+		c.JMP(operand.LabelRef("loaded"))
+		c.Label("float16")
+		for i, x := range square {
+			c.VCVTPH2PS(w.at(v*w.f.lanes+i), x)
+		}
+		c.Label("loaded")
+	}
+	for i, x := range square {
+		from := w.at(v*w.f.lanes + i)
+		switch {
+		case w.either:
+		case w.half:
+			c.VCVTPH2PS(from, x)
+		default:
+			c.VMOVUPS(from, x)
 		}
 		from.Disp = dotsPrefetch
 		c.PREFETCHT0(from)

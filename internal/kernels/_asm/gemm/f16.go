@@ -20,6 +20,7 @@ func float16(c *build.Context) {
 		copyTallHalf(c, f, "F16")
 		dots(c, f, "F16")
 	}
+	dots(c, avx2, eitherHalf)
 	transposeF16(c, 4)
 	transposeF16(c, 8)
 }
