@@ -69,11 +69,16 @@ readonly products='Workers|Sharing|Sweeping|Tiling|TileShape|CopyingPanels|Packi
 # In these one goroutine reads texts, or computes what TestDeferred has.
 readonly single='TestLint|TestComposites|TestCompositesOfSoftCaps|TestCompositesOfMixedNorms'
 
+# By workers, these compute what TestDeferred does by as many; and sums of ranks and losses in pieces, in which workers
+# share what they do in TestPartedSumsRunBesideProducts, TestLinearLogProbsOfFrozenWeight and
+# TestLinearCrossEntropyOfFrozenWeight.
+readonly pieces='TestCPU|TestPartedSumsOfGroupsOfRows|TestLinearLogProbsInChunks|TestLinearCrossEntropyInChunks'
+
 stage_race_noasm() {
 	local IFS='|'
 	{ go list "${sharing[@]}" | concurrent && go list ./tensor/...; } | sort -u |
 		grep -vE "$interpreted|/(kernels/gemm|backend/cpu)\$" |
-		raced -tags noasm -skip "^($single|$measured|${repeated[*]})\$" || return 1
+		raced -tags noasm -skip "^($single|$pieces|$measured|${repeated[*]})\$" || return 1
 	go list ./internal/kernels/gemm | concurrent | raced -tags noasm -run "$products" &
 	local beside=$! failed=0
 	# The conformance test of internal/backend/deferred runs the same kernels, by as many workers, on more goroutines.
