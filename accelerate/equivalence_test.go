@@ -131,6 +131,9 @@ func values(p tensor.Named) []float64 {
 // the sequences are ragged; the mean of the micro-batches' means, the classical mistake,
 // does not pass the same measure.
 func TestAccumulationEquivalence(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one rank: not under the race detector")
+	}
 	byWindow := func(_, window float64) float64 { return window }
 	whole := trainRagged(t, 16, byWindow)
 	overall, worst, name := distance(t, trainRagged(t, 4, byWindow), whole)

@@ -101,6 +101,9 @@ func TestGradientsThatTravelRounded(t *testing.T) {
 	}
 	for _, strategy := range strategies[1:] {
 		for _, ranks := range []int{2, 3, 4} {
+			if testing.Short() && ranks != 3 { // the race detector's run: two share less
+				continue
+			}
 			got, n := run(ranks, strategy, true)
 			require.Equal(t, near, n, strategy)
 			require.True(t, equalWeights(want, got), "%s, %d ranks", strategy, ranks)

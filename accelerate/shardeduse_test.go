@@ -169,6 +169,9 @@ func TestGenerationWhileTrainingSharded(t *testing.T) {
 		require.NotEmpty(t, text[0])
 		for _, strategy := range strategies {
 			for _, share := range []bool{false, true} {
+				if testing.Short() && share == bf16 { // the race detector's run: the dtype does not matter to it
+					continue
+				}
 				got, texts := run(2, strategy, share)
 				require.Equal(t, []string{text[0], text[0]}, texts, strategy)
 				require.True(t, equalWeights(want, got), strategy)

@@ -86,6 +86,9 @@ func TestDividedModelInALoopOfOnesOwn(t *testing.T) {
 			}
 			one := run(1, 1)[0]
 			for _, mesh := range [][2]int{{2, 2}, {4, 4}, {4, 2}, {2, 1}} {
+				if testing.Short() && mesh != [2]int{4, 2} { // the race detector's run: the others share less
+					continue
+				}
 				for rank, got := range run(mesh[0], mesh[1]) {
 					require.Equal(t, one, got, "mesh %v, rank %d", mesh, rank)
 				}
