@@ -66,8 +66,8 @@ readonly tiles='TestTiled(NonFinite|Halves|Fused|IsAsPrecise)'
 # Products by several workers: what shares memory.
 readonly products='Workers|Sharing|Sweeping|Tiling|TileShape|CopyingPanels|PackingByTheWay|FusedEqualsSteps'
 
-# In these one goroutine reads texts, or computes what TestDeferred has.
-readonly single='TestLint|TestComposites|TestCompositesOfSoftCaps|TestCompositesOfMixedNorms'
+# In these one goroutine reads texts or divides memory, or computes what TestDeferred has.
+readonly single='TestLint|TestArchive|TestArena|TestComposites|TestCompositesOfSoftCaps|TestCompositesOfMixedNorms'
 
 # By workers, these compute what TestDeferred does by as many; and sums of ranks and losses in pieces, in which workers
 # share what they do in TestPartedSumsRunBesideProducts, TestLinearLogProbsOfFrozenWeight and
@@ -82,7 +82,9 @@ stage_race_noasm() {
 	go list ./internal/kernels/gemm | concurrent | raced -tags noasm -run "$products" &
 	local beside=$! failed=0
 	# The conformance test of internal/backend/deferred runs the same kernels, by as many workers, on more goroutines.
-	go list ./internal/backend/cpu | concurrent | raced -tags noasm -skip '^TestConformance$' || failed=1
+	# Sizes have one goroutine, and products of halves share what those of TestHalfLinear and, in batches, of TestBits do.
+	go list ./internal/backend/cpu | concurrent |
+		raced -tags noasm -skip '^TestConformance$|^TestSizeClasses$|^TestArena$|^TestHalfMatMulRoundsOnce$' || failed=1
 	wait "$beside" && return "$failed"
 }
 
