@@ -50,11 +50,14 @@ var phrases = habits([][2]string{
 	{`would do as well`, "the reason why it is not done"},
 }...)
 
-// codePhrases are not in comments and messages of Go files other than tests either. Kernels place data on pages and
-// cache lines of their own.
+// codePhrases are not in comments and messages of Go files other than tests either. They do not apply to kernels, which
+// place data on pages and cache lines of their own.
 var codePhrases = habits([][2]string{
 	{`an? (?:[\w-]+ ){1,2}of (?:its|their) own`, "its own, a new or a separate one"},
 	{`anew`, "again, or from the start"},
+	{`(?:0|nil) stands for`, "means"},
+	{`(?:go|goes|going|went) on (?:with|from|at)`, "continues"},
+	{`as ever`, "as usual"},
 }...)
 
 // pagePhrases are not in documents and package comments either.
@@ -194,8 +197,10 @@ func TestPhrasesBites(t *testing.T) {
 		`"in place of what": want instead of the thing that is meant, or overrides`},
 		stumbles("An axis comes\ntwice, one behind the other, in place of what begins anew.", inTest))
 	require.Equal(t, []string{`"a memory scope of its own": want its own, a new or a separate one`,
-		`"anew": want again, or from the start`},
-		stumbles("It begins anew in a memory\nscope of its own, with no file of its own.", inCode))
+		`"anew": want again, or from the start`, `"0 stands for": want means`, `"goes on from": want continues`,
+		`"as ever": want as usual`},
+		stumbles("It begins anew in a memory\nscope of its own, with no file of its own. 0 stands for 1. It goes on "+
+			"from there as ever, on and on.", inCode))
 	require.Empty(t, stumbles("A loop of your own begins anew, knows nothing and takes turns", inTest))
 	require.Empty(t, stumbles("two seats wanted, in turns of one vector; one's own-ness; at once", inTest))
 	list, err := goStumbles("a.go", "// Package a ends at once.\npackage a\n\n// f wants x.\n"+
