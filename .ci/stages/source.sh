@@ -19,9 +19,10 @@ stage_modules() { go mod tidy -diff && go mod verify && in_bench go mod tidy -di
 # Without linking: tests link and run the programs.
 stage_build() { CGO_ENABLED=0 go list -export ./... >/dev/null; }
 
-# Go vet for the target whose packages tests need compiled anyway. For the others the same analyzers, from source.
+# Go vet for the target whose packages tests need compiled anyway. For the others the same analyzers, from source. They
+# build much that lives: collecting it less often saves a quarter of the processor time, and of staticcheck's a third.
 stage_vet() {
-	export CGO_ENABLED=0
+	export CGO_ENABLED=0 GOGC=400
 	go vet ./... && in_bench go vet ./... || return 1
 	go vet ./data/tokenizers/testdata/differ ./data/chat/testdata/differ || return 1 # which ./... leaves out
 	go build -C .ci/vet -o "$work/vet" . || return 1
@@ -46,7 +47,7 @@ vetted() {
 
 stage_staticcheck() {
 	GOBIN=$work/bin go install "$staticcheck" || return 1
-	export CGO_ENABLED=0
+	export CGO_ENABLED=0 GOGC=400
 	"$work/bin/staticcheck" ./... && in_bench "$work/bin/staticcheck" ./...
 }
 
