@@ -350,7 +350,7 @@ func TestEachWorkerHasItsPart(t *testing.T) {
 	defer p.Close()
 	var mu sync.Mutex
 	var order [2][]int
-	joined := make(chan struct{})
+	begun, joined := make(chan struct{}), make(chan struct{}) // neither does all before the other has its first
 	p.ForWorkers(8, 1, func(worker, lo, _ int) {
 		mu.Lock()
 		order[worker] = append(order[worker], lo)
@@ -358,7 +358,9 @@ func TestEachWorkerHasItsPart(t *testing.T) {
 		switch {
 		case worker == 1 && lo == 4:
 			close(joined)
+			<-begun
 		case worker == 0 && lo == 0:
+			close(begun)
 			<-joined
 		}
 	})
