@@ -55,6 +55,7 @@ func TestTilingDoesNotMatter(t *testing.T) {
 // those that pack: by number of rows, for whole and cut blocks, of B and of its transpose, and for a C that is written
 // row by row or column by column.
 func TestReadingInPlaceDoesNotMatter(t *testing.T) {
+	readCrowdedFrom(t, 0)
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		if engine32() == &generic32 {
 			return // which packs always

@@ -18,6 +18,10 @@ const mostDotted = 8
 // uncached is the size of a B in bytes that no cache holds.
 const uncached = 32 << 20
 
+// crowdedFrom is the size of a B, as sizeB counts it, from which directAhead.crowded reads it: in a cache, 32 columns
+// side by side are faster. It is a matter of speed alone, and tests change it.
+var crowdedFrom = uncached
+
 // few reports whether the product has so few rows that B is not packed ahead: fewer than otherwise if no cache holds B,
 // since what is packed has been prefetched while something else was computed, and still fewer if each panel must be
 // packed anyway.
@@ -280,7 +284,7 @@ func (j *job[T]) dotsPanel(worker, col, cols, last int) int {
 // than any other order: each block of products prefetches as many bytes as it reads. The last columns, if they are too
 // few, begin earlier, and none but their own are kept.
 func dotsPanel[T element, B any](j *job[T], s *directAhead[T, B], b []B, worker, col, cols, last int) int {
-	if s.crowded != nil && j.bcs*int(unsafe.Sizeof(b[0]))%crowded == 0 {
+	if s.crowded != nil && j.sizeB() >= crowdedFrom && j.bcs*int(unsafe.Sizeof(b[0]))%crowded == 0 {
 		s = s.crowded
 	}
 	if !s.has(j.m) || j.n < s.widths[j.m] {

@@ -109,6 +109,7 @@ func TestWidenedInPlaceAndPacked(t *testing.T) {
 
 // TestWidenedCrowded has columns that lie 4 KiB apart, for which there are kernels of their own.
 func TestWidenedCrowded(t *testing.T) {
+	readCrowdedFrom(t, 0)
 	kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
 		const n, k = 37, crowded / 2
 		for m := 1; m <= 12; m++ {
@@ -120,6 +121,12 @@ func TestWidenedCrowded(t *testing.T) {
 			h.requireF16Exactly(t, nil)
 		}
 	})
+}
+
+// readCrowdedFrom sets crowdedFrom until the test ends.
+func readCrowdedFrom(t *testing.T, size int) {
+	t.Cleanup(func() { crowdedFrom = uncached })
+	crowdedFrom = size
 }
 
 // TestWidenedLargeShapes crosses the blocks of every level, with any number of workers.
