@@ -47,8 +47,8 @@ func NewInit(dev *tensor.Device, seed uint64) *Init {
 }
 
 // Dry returns an Init with the same limits on a device without values (tensor.NewMeta), to find out the needs of a
-// model before making it. It may make at most the given number of parameters and buffers; 0 means as many as in may. It
-// never may make more than in.
+// model before making it. It may make at most the given number of parameters and buffers; 0 means as many as in may,
+// which is the limit in any case.
 func (in *Init) Dry(tensors int) *Init {
 	d := NewInit(tensor.NewMeta(), in.seed).As(in.dtype)
 	d.made.limit, d.made.limited, d.made.most = in.made.limit, in.made.limited, in.made.most

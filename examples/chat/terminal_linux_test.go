@@ -87,15 +87,18 @@ const (
 	ctrlD = "\x04"
 )
 
-// endless is a model that answers and answers.
+// endless is a model that answers and answers: the token that ends a text comes late.
 func endless(t *testing.T) string {
-	return changed(t, "config.json", `"max_position_embeddings": 128`, `"max_position_embeddings": 1000000`)
+	dir := changed(t, "config.json", `"max_position_embeddings": 128`, `"max_position_embeddings": 1000000`)
+	late := []byte(`{"min_new_tokens": 900000}`)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "generation_config.json"), late, 0o600))
+	return dir
 }
 
 // Ctrl-C stops an answer and what it has said stays; at the prompt it gives up the line, and the second one ends.
 func TestCtrlC(t *testing.T) {
 	saved := filepath.Join(t.TempDir(), "rows.jsonl")
-	p := sit(t, "--model_name_or_path", endless(t), "--temperature", "1", "--stop", "no such text in an answer")
+	p := sit(t, "--model_name_or_path", endless(t), "--temperature", "1", "--max_new_tokens", "900000")
 	p.await(">>> ")
 	p.types("go\r")
 	p.await("go\r\n")
