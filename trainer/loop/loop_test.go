@@ -295,7 +295,7 @@ func TestTrackersEnd(t *testing.T) {
 		require.ErrorContains(t, trackers.Log(1, nil), "was called before Begin or after End")
 		require.NoError(t, trackers.End(nil))
 		require.NoError(t, trackers.Begin(0))
-		require.ErrorContains(t, trackers.Begin(0), "want End first")
+		require.ErrorContains(t, trackers.Begin(0), "want End before the next Begin")
 		require.NoError(t, trackers.Log(1, nil))
 		r := callbacks.Record{"loss": 1.0, "step": 7}
 		require.NoError(t, trackers.Log(2, r))
