@@ -124,9 +124,9 @@ type directAhead[T element, B any] struct {
 	widths  []int // 0 where there is no kernel for so many rows
 	whole   int
 	compute func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int, ahead uintptr)
-	// crowded are those for columns that lie a multiple of 4 KiB apart: 16 of them side by side. A set of the
-	// first-level cache has room for 8 or 12 lines, and half the second-level cache for two panels of long columns.
-	// nil: the same.
+	// crowded are those for columns that lie a multiple of 4 KiB apart: at most 16 of them side by side. A set of the
+	// first-level cache has room for 8 or 12 lines, and half the second-level cache for two panels of long columns. So
+	// AVX-512 has kernels of AVX2 there, where these compute faster than memory brings the columns. nil: the same.
 	crowded *directAhead[T, B]
 }
 

@@ -98,6 +98,7 @@ var (
 		aheadUpTo[float32, float32]{5, 8, dotsAVX2x5}, aheadUpTo[float32, float32]{8, 8, lanesOf[float32](0)})
 	dotsAVX512 = aheadOf(16, aheadUpTo[float32, float32]{1, 32, dotsAVX512x1},
 		aheadUpTo[float32, float32]{12, 16, dotsAVX512x12}).with(16,
+		aheadUpTo[float32, float32]{2, 16, dotsAVX2x2}, aheadUpTo[float32, float32]{5, 8, dotsAVX2x5},
 		aheadUpTo[float32, float32]{12, 16, dotsAVX512x12})
 
 	packAVX2 = (&packing[float32, float32]{16, 6, copyRowsAVX2, copyTallAVX2x6, transposeAVX2,
