@@ -88,7 +88,7 @@ func FromEnvironment() (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		Endpoint: cmp.Or(os.Getenv("HF_ENDPOINT"), DefaultEndpoint),
+		Endpoint: cmp.Or(strings.TrimRight(os.Getenv("HF_ENDPOINT"), "/"), DefaultEndpoint),
 		CacheDir: expand(cmp.Or(os.Getenv("HF_HUB_CACHE"), os.Getenv("HUGGINGFACE_HUB_CACHE"), filepath.Join(home,
 			"hub"))),
 		Offline:   isTrue("HF_HUB_OFFLINE") || os.Getenv("HF_HUB_OFFLINE") == "" && isTrue("TRANSFORMERS_OFFLINE"),

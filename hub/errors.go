@@ -150,6 +150,11 @@ func (c *Client) refusedUpload(q question, r *http.Response, said string) error 
 		}
 		return &temporary{error: faultf(ErrConflict, "%s takes no commit to %s, since another one comes before it%s: "+
 			"want to try again", at, q.repo, colon(said)), after: retryAfter(r.Header, time.Now())}
+	case http.StatusNotFound:
+		if q.file != "" {
+			return faultf(ErrServer, "%s has not got %s of %s, which was sent (%s)%s: want to upload again", at, q.file,
+				q.repo, status(r), colon(said))
+		}
 	case http.StatusBadRequest, http.StatusPaymentRequired, http.StatusRequestEntityTooLarge,
 		http.StatusUnprocessableEntity:
 		return faultf(ErrRefused, "%s refuses the upload to %s (%s)%s", at, q.repo, status(r), colon(said))
@@ -171,8 +176,16 @@ func (c *Client) elsewhere(q question, r *http.Response) error {
 		return faultf(errExpired, "%s does not take %s of %s at the address that %s gave (%s)", r.Request.URL.Host,
 			q.file, q.repo, host(c.Endpoint), status(r))
 	}
-	return &temporary{error: faultf(ErrServer, "%s, where %s sends for %s of %s, answers with %s", r.Request.URL.Host,
-		host(c.Endpoint), q.file, q.repo, status(r)), after: retryAfter(r.Header, time.Now())}
+	after := retryAfter(r.Header, time.Now())
+	text := fmt.Sprintf("%s, where %s sends for %s of %s, answers with %s", r.Request.URL.Host, host(c.Endpoint), q.file,
+		q.repo, status(r))
+	if after > 0 {
+		text += ": want to try again" + laterText(after)
+	}
+	if q.upload && r.StatusCode == http.StatusBadRequest { // of other contents than were announced
+		return faultf(ErrRefused, "%s", text)
+	}
+	return &temporary{error: faultf(ErrServer, "%s", text), after: after}
 }
 
 func (c *Client) afterAccess() string {

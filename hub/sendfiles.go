@@ -23,6 +23,8 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 
@@ -45,6 +47,7 @@ var neverSent = []string{".git", ".git/", "*/.git", "*/.git/", ".cache/huggingfa
 type localFile struct {
 	path, to string // on this machine, and in the repository
 	size     int64
+	written  time.Time // when it was last written to
 	mode     string
 	ignored  bool
 	hash     string // as File.Hash
@@ -58,33 +61,33 @@ func (u *Upload) files(log *slog.Logger) ([]*localFile, error) {
 		return nil, fmt.Errorf("hub: nothing to upload: %w", err)
 	}
 	if !info.IsDir() {
-		f := &localFile{path: u.Path, to: cmp.Or(u.To, filepath.Base(u.Path)), size: info.Size()}
-		return []*localFile{f}, f.check(info)
+		if u.To == "" || strings.HasSuffix(u.To, "/") {
+			u.To += filepath.Base(u.Path)
+		}
+		f := &localFile{path: u.Path, to: u.To}
+		if len(u.chosen([]File{{Path: filepath.Base(u.Path)}})) == 0 {
+			return nil, u.nothing()
+		}
+		return []*localFile{f}, f.check()
 	}
 	top, err := filepath.EvalSymlinks(u.Path)
 	if err != nil {
 		return nil, fmt.Errorf("hub: %w", err)
 	}
-	found, named := map[string]*localFile{}, []File{}
+	found, named := map[string]string{}, []File{}
 	err = filepath.WalkDir(top, func(at string, entry fs.DirEntry, err error) error {
+		name, outside := filepath.Rel(top, at)
+		if outside != nil {
+			return outside
+		}
+		name = filepath.ToSlash(name)
+		if entry != nil && entry.IsDir() && name != "." && u.excludes(name) {
+			return fs.SkipDir
+		}
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		info, err := os.Stat(at) // links of a cache lead to files
-		if err != nil {
-			return err
-		}
-		if info.IsDir() {
-			log.Warn("A link to a folder is not uploaded.", "link", at)
-			return nil
-		}
-		name, err := filepath.Rel(top, at)
-		if err != nil {
-			return err
-		}
-		name = filepath.ToSlash(name)
-		found[name] = &localFile{path: at, to: path.Join(u.To, name), size: info.Size()}
-		named = append(named, File{Path: name})
+		found[name], named = at, append(named, File{Path: name})
 		if len(named) > maxFiles {
 			return fmt.Errorf("%s has more than %d files", u.Path, maxFiles)
 		}
@@ -93,44 +96,94 @@ func (u *Upload) files(log *slog.Logger) ([]*localFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hub: %w", err)
 	}
-	if len(u.Include) > 0 {
-		named = matching(named, u.Include)
-	}
-	left := map[string]bool{}
-	for _, f := range matching(named, append(slices.Clone(neverSent), u.Exclude...)) {
-		left[f.Path] = true
-	}
 	var files []*localFile
-	for _, n := range named {
-		if left[n.Path] {
+	for _, n := range u.chosen(named) {
+		f := &localFile{path: found[n.Path], to: path.Join(u.To, n.Path)}
+		switch info, err := os.Stat(f.path); { // links of a cache lead to files
+		case errors.Is(err, fs.ErrNotExist):
+			log.Warn("A link that leads nowhere is not uploaded.", "link", f.path)
+			continue
+		case err == nil && info.IsDir():
+			log.Warn("A link to a folder is not uploaded.", "link", f.path)
 			continue
 		}
-		f := found[n.Path]
-		info, err := os.Stat(f.path)
-		if err == nil {
-			err = f.check(info)
-		}
-		if err != nil {
+		if err := f.check(); err != nil {
 			return nil, err
 		}
 		files = append(files, f)
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("hub: nothing to upload: %s has no file that is included and not excluded", u.Path)
+		return nil, u.nothing()
 	}
 	slices.SortFunc(files, func(a, b *localFile) int { return strings.Compare(a.to, b.to) })
 	return files, nil
 }
 
-// check refuses what no repository can have.
-func (f *localFile) check(info fs.FileInfo) error {
+// chosen are those of the files that the patterns choose.
+func (u *Upload) chosen(files []File) []File {
+	if len(u.Include) > 0 {
+		files = matching(files, u.Include)
+	}
+	out := map[string]bool{}
+	for _, f := range u.excluded(files) {
+		out[f.Path] = true
+	}
+	return slices.DeleteFunc(slices.Clone(files), func(f File) bool { return out[f.Path] })
+}
+
+func (u *Upload) excluded(files []File) []File {
+	return matching(files, append(slices.Clone(neverSent), u.Exclude...))
+}
+
+// excludes reports whether no file below a folder is sent: files of short and of long names are excluded there.
+func (u *Upload) excludes(folder string) bool {
+	probes := []File{{Path: folder + "/x"}, {Path: folder + "/" + strings.Repeat("long/name", 9)}}
+	return len(u.excluded(probes)) == len(probes)
+}
+
+func (u *Upload) nothing() error {
+	return fmt.Errorf("hub: nothing to upload: %s has no file that is included and not excluded", u.Path)
+}
+
+// check refuses what no repository can have, and notes what the file is.
+func (f *localFile) check() error {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return fmt.Errorf("hub: %w", err)
+	}
+	f.size, f.written = info.Size(), info.ModTime()
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("hub: %s is not a regular file: want one, or a folder of such files", f.path)
 	}
 	if err := checkPath(f.to); err != nil {
 		return fmt.Errorf("hub: the path of %s in the repository: %w", f.path, err)
 	}
+	if !utf8.ValidString(f.to) {
+		return fmt.Errorf("hub: the path %q in the repository: want UTF-8", f.to)
+	}
+	if slices.Contains(strings.Split(f.to, "/"), ".git") {
+		return fmt.Errorf("hub: the path %q in the repository: want one without .git", f.to)
+	}
 	return nil
+}
+
+// same is an error if the file is not what it was when the upload began.
+func (f *localFile) same() error {
+	if info, err := os.Stat(f.path); err != nil || info.Size() != f.size || !info.ModTime().Equal(f.written) {
+		return f.changed()
+	}
+	return nil
+}
+
+// gitIgnore is the text of the .gitignore among the files; "": there is none.
+func gitIgnore(files []*localFile) (string, error) {
+	for _, f := range files {
+		if f.to == ".gitignore" {
+			text, err := f.contents()
+			return string(text), err
+		}
+	}
+	return "", nil
 }
 
 // changed is the error of a file that is not what it was.
@@ -163,14 +216,18 @@ func (f *localFile) sample() ([]byte, error) {
 
 // contents is the whole file.
 func (f *localFile) contents() ([]byte, error) {
-	text, err := vfs.ReadFile(vfs.OS, f.path, f.size)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("hub: %w", err)
-	case int64(len(text)) != f.size:
-		return nil, f.changed()
+	if err := f.same(); err != nil {
+		return nil, err
 	}
-	return text, nil
+	if f.size > maxRegular {
+		return nil, fmt.Errorf("hub: %s has %s: want at most %s in Git itself", f.path, bytesText(f.size),
+			bytesText(maxRegular))
+	}
+	text, err := vfs.ReadFile(vfs.OS, f.path, f.size)
+	if err != nil {
+		return nil, fmt.Errorf("hub: %w", err)
+	}
+	return text, f.same()
 }
 
 // sum computes the hash of the file.
@@ -243,7 +300,11 @@ func (s *sending) sendFile(ctx context.Context, f *localFile, m Meter) error {
 		}
 		var taken atomic.Int64
 		meter := &counting{m, &taken}
-		if err = s.put(ctx, f, upload, meter); err == nil {
+		err = s.put(ctx, f, upload, meter)
+		if err == nil || !errors.Is(err, errExpired) {
+			err = cmp.Or(f.same(), err)
+		}
+		if err == nil {
 			s.bytes += f.size
 			return s.verify(ctx, f, verify)
 		}
@@ -392,7 +453,7 @@ func (s *sending) putPart(ctx context.Context, f *localFile, address string, hea
 	if err := s.checkAddress(f, address); err != nil {
 		return "", err
 	}
-	to := message{method: http.MethodPut, header: http.Header{}, size: part.Size(), patience: max(s.c.timeout(),
+	to := message{method: http.MethodPut, header: http.Header{}, size: part.Size(), patience: cmp.Or(s.c.Timeout,
 		uploadPatience)}
 	for name, value := range header {
 		to.header.Set(name, value)

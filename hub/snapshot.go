@@ -24,8 +24,8 @@ type Snapshot struct {
 }
 
 // Snapshot downloads the files of a repository that match one of the patterns, or all without patterns. A * of a
-// pattern stands for any text, also with slashes, a ? for one character, and a pattern that ends with a slash for what
-// is in the folder, as in huggingface_hub's allow_patterns.
+// pattern stands for any text, also with slashes, a ? for one character, [a-z] and [!a-z] for one of a class or not of it,
+// and a pattern that ends with a slash for what is in the folder, as in huggingface_hub's allow_patterns.
 func (c *Client) Snapshot(ctx context.Context, r Repo, patterns ...string) (*Snapshot, error) {
 	s, err := c.open(ctx, r)
 	if err != nil {
@@ -186,8 +186,62 @@ func matching(files []File, patterns []string) []File {
 		if strings.HasSuffix(p, "/") {
 			p += "*"
 		}
-		text = append(text, strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(regexp.QuoteMeta(p)))
+		text = append(text, expression(p))
 	}
 	re := regexp.MustCompile(`^(?s:` + strings.Join(text, "|") + `)$`)
 	return slices.DeleteFunc(slices.Clone(files), func(f File) bool { return !re.MatchString(f.Path) })
+}
+
+// expression is the regular expression of a pattern, as Python's fnmatch reads it: *, ? and classes such as [0-9] and
+// [!a-z]. A bracket that none closes is itself, and so is all of a class that no regular expression has.
+func expression(pattern string) string {
+	var b strings.Builder
+	for p := strings.ToValidUTF8(pattern, "\uFFFD"); p != ""; {
+		switch p[0] {
+		case '*':
+			b.WriteString(`.*`)
+		case '?':
+			b.WriteString(`.`)
+		case '[':
+			if class, n := classOf(p); n > 0 {
+				b.WriteString(class)
+				p = p[n:]
+				continue
+			}
+			b.WriteString(`\[`)
+		default:
+			n := strings.IndexAny(p, "*?[")
+			if n < 0 {
+				n = len(p)
+			}
+			b.WriteString(regexp.QuoteMeta(p[:n]))
+			p = p[n:]
+			continue
+		}
+		p = p[1:]
+	}
+	return b.String()
+}
+
+// classOf is the class that a pattern begins with, as a regular expression, and its length in the pattern; 0: it begins
+// with none.
+func classOf(p string) (string, int) {
+	from := 1
+	if strings.HasPrefix(p[from:], "!") {
+		from++
+	}
+	end := strings.IndexByte(p[min(from+1, len(p)):], ']') // a ] that comes first is one of the class
+	if end < 0 {
+		return "", 0
+	}
+	end += from + 1
+	class := strings.NewReplacer(`\`, `\\`, `[`, `\[`, `]`, `\]`, `^`, `\^`, `&`, `\&`).Replace(p[from:end])
+	if from == 2 {
+		class = "^" + class
+	}
+	class = "[" + class + "]"
+	if _, err := regexp.Compile(class); err != nil {
+		return regexp.QuoteMeta(p[:end+1]), end + 1
+	}
+	return class, end + 1
 }

@@ -43,8 +43,8 @@ type Upload struct {
 	// To is the folder of the repository that a folder's files go to, "" the top; for one file it is the path there, ""
 	// the file's name.
 	To string
-	// Include has patterns as Client.Snapshot; without any all files are sent. Exclude leaves files out. The folders
-	// .git and .cache/huggingface are never sent.
+	// Include has patterns as Client.Snapshot; without any all files are sent. Exclude leaves files out, and so does a
+	// .gitignore in the folder. The folders .git and .cache/huggingface are never sent.
 	Include, Exclude []string
 	// Private hides a repository that is made for the upload.
 	Private bool
@@ -141,7 +141,8 @@ func (s *sending) create(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.Repo.revision() == DefaultRevision || hubname.IsCommit(s.Repo.revision()) {
+	if s.Repo.revision() == DefaultRevision || hubname.IsCommit(s.Repo.revision()) ||
+		strings.HasPrefix(s.Repo.revision(), "refs/") {
 		return nil
 	}
 	err = s.c.post(ctx, q, s.Repo.api(s.c.Endpoint, "branch", s.Repo.revision()), jsonType, struct{}{}, nil)
@@ -173,10 +174,16 @@ func (s *sending) changed(ctx context.Context, files []*localFile) ([]*localFile
 		Size   int64  `json:"size"`
 	}
 	byPath := map[string]*localFile{}
+	ignore, err := gitIgnore(files)
+	if err != nil {
+		return nil, err
+	}
 	for part := range slices.Chunk(files, askedAtOnce) {
 		var in struct {
-			Files []preupload `json:"files"`
+			Files     []preupload `json:"files"`
+			GitIgnore string      `json:"gitIgnore,omitempty"`
 		}
+		in.GitIgnore = ignore
 		for _, f := range part {
 			sample, err := f.sample()
 			if err != nil {
@@ -222,7 +229,7 @@ func (s *sending) differing(ctx context.Context, files []*localFile) (differing 
 		case f.mode == "":
 			return nil, faultf(ErrServer, "%s does not say how it stores %s of %s", host(s.c.Endpoint), f.to, s.Repo)
 		case f.ignored:
-			s.c.log().Warn("A file is not uploaded: the repository's .gitignore names it.", "file", f.to)
+			s.c.log().Warn("A file is not uploaded: .gitignore names it.", "file", f.to)
 			continue
 		}
 		if err := f.sum(ctx); err != nil {
@@ -301,7 +308,7 @@ func (c *Client) post(ctx context.Context, q question, address, kind string, in,
 		}
 	}
 	m := message{method: http.MethodPost, header: http.Header{"Content-Type": {kind}}, size: int64(len(text)),
-		body: func() io.Reader { return bytes.NewReader(text) }, patience: max(c.timeout(), uploadPatience)}
+		body: func() io.Reader { return bytes.NewReader(text) }, patience: cmp.Or(c.Timeout, uploadPatience)}
 	if kind == lfsType {
 		m.header.Set("Accept", lfsType)
 	}

@@ -469,3 +469,85 @@ func TestUploadRequests(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, read(t, golden), ours.String())
 }
+
+// Patterns are those of Python's fnmatch, which huggingface_hub uses: want is what it said.
+func TestPatterns(t *testing.T) {
+	s := hubtest.New(t)
+	names := []string{"checkpoint-1/x", "checkpoint-a/x", "a[1].txt", "a1.txt", "b.json", "c.txt", "d^.txt", "e]f", "é"}
+	files := map[string]string{}
+	for _, name := range names {
+		files[name] = name
+	}
+	s.Add("models/org/many", files)
+	c, _, _ := client(t, s)
+	for pattern, want := range map[string][]string{
+		"checkpoint-[0-9]*": {"checkpoint-1/x"}, "checkpoint-[!0-9]*": {"checkpoint-a/x"}, "*.[jt]*": {"a1.txt", "a[1].txt",
+			"b.json", "c.txt", "d^.txt"}, "a[[]1].txt": {"a[1].txt"}, "a[1].txt": {"a1.txt"}, "a[1*": {"a[1].txt"},
+		"[^a]*.txt": {"a1.txt", "a[1].txt"}, "d[\\^].txt": {"d^.txt"}, "e[]]f": {"e]f"}, "[]": {},
+		"?": {"é"}, "\xff*": {}, "[!]": {}, "a[1-]*": {"a1.txt"},
+	} {
+		got, err := c.Snapshot(t.Context(), hub.Repo{Kind: hub.Models, Name: "org/many"}, pattern)
+		require.NoError(t, err, pattern)
+		require.ElementsMatch(t, want, got.Files, pattern)
+	}
+}
+
+// What a folder says about itself is heeded: its .gitignore, links that lead nowhere, what is excluded unread.
+func TestUploadOfAnOddFolder(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		lacking.Skip(t, "links", "symbolic", "symbolic links")
+	}
+	s := hubtest.New(t)
+	c, told := uploader(t, s)
+	dir := saved(t, map[string]string{".gitignore": "secret.env", "secret.env": "x", "a.txt": "a", "locked/b.txt": "b"})
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "dangling")))
+	require.NoError(t, os.Symlink(".", filepath.Join(dir, "loop")))
+	require.NoError(t, os.Chmod(filepath.Join(dir, "locked"), 0))
+	defer os.Chmod(filepath.Join(dir, "locked"), 0o700)
+	u := hub.Upload{Repo: hub.Repo{Kind: hub.Models, Name: "org/odd", Revision: "refs/pr/1"}, Path: dir,
+		Exclude: []string{"locked/"}}
+	s.Add("models/org/odd", nil)
+	_, err := c.Upload(t.Context(), u)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"a.txt": "a", ".gitignore": "secret.env"}, s.Contents("models/org/odd"))
+	require.Contains(t, told.String(), "leads nowhere")
+	require.Contains(t, told.String(), ".gitignore names it")
+
+	one := hub.Upload{Repo: u.Repo, Path: filepath.Join(dir, "a.txt"), Exclude: []string{"*.txt"}}
+	_, err = c.Upload(t.Context(), one)
+	require.ErrorContains(t, err, "not excluded")
+	one.Exclude, one.To = nil, "sub/"
+	_, err = c.Upload(t.Context(), one)
+	require.NoError(t, err)
+	require.Contains(t, s.Contents("models/org/odd"), "sub/a.txt")
+	one.To = "x/.git/config"
+	_, err = c.Upload(t.Context(), one)
+	require.ErrorContains(t, err, "without .git")
+}
+
+// A file that grows, or changes where it is, while it is sent is no part of a commit.
+func TestUploadOfAFileThatChanges(t *testing.T) {
+	for _, change := range []func(name string) error{
+		func(name string) error {
+			f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+			require.NoError(t, err)
+			defer f.Close()
+			_, err = f.WriteString("more")
+			return err
+		},
+		func(name string) error { return os.WriteFile(name, []byte(noise(10*chunk+123, 9)), 0o644) },
+	} {
+		s := hubtest.New(t)
+		c, _ := uploader(t, s)
+		u := hub.Upload{Repo: hub.Repo{Kind: hub.Models, Name: "org/tuned"}, Path: saved(t, model)}
+		var once sync.Once
+		s.SetFault(func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPut {
+				once.Do(func() { require.NoError(t, change(filepath.Join(u.Path, "model.safetensors"))) })
+			}
+			return false
+		})
+		_, err := c.Upload(t.Context(), u)
+		require.ErrorContains(t, err, "model.safetensors changed while it was uploaded")
+	}
+}

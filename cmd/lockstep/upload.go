@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os/signal"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,13 +66,25 @@ func (p *program) upload(argv []string) int {
 	case !hub.IsName(fs.Arg(0)):
 		return p.usageError("upload: %q is not the name of a repository: want ORG/NAME", fs.Arg(0))
 	}
-	f.Repo.Kind, f.Repo.Name, f.Path, f.To = kind, fs.Arg(0), fs.Arg(1), strings.Trim(fs.Arg(2), "/")
+	f.Repo.Kind, f.Repo.Name, f.Path, f.To = kind, fs.Arg(0), fs.Arg(1), pathInRepo(fs.Arg(2))
 	ctx, stop := signal.NotifyContext(context.Background(), p.endings()...)
 	defer stop()
 	if err := p.sendUpload(ctx, f.Upload); err != nil {
 		return p.failed("upload", err)
 	}
 	return exitOK
+}
+
+// pathInRepo is a path as a user writes it: ./a//b is a/b, and a/ stays a folder.
+func pathInRepo(name string) string {
+	if slices.Contains(strings.Split(name, "/"), "..") {
+		return name // which is refused
+	}
+	clean := strings.TrimPrefix(path.Clean("/"+name), "/")
+	if clean != "" && strings.HasSuffix(name, "/") {
+		clean += "/"
+	}
+	return clean
 }
 
 func (p *program) sendUpload(ctx context.Context, u hub.Upload) error {
@@ -81,7 +95,7 @@ func (p *program) sendUpload(ctx context.Context, u hub.Upload) error {
 	begin := time.Now()
 	made, err := c.Upload(ctx, u)
 	switch {
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted; the Hub keeps the large files that were sent, and the same command continues")
 	case err != nil:
 		return err

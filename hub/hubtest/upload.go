@@ -130,6 +130,7 @@ func (s *Server) preupload(w http.ResponseWriter, at *repo, branch string, text 
 			Sample []byte
 			Size   int64
 		}
+		GitIgnore *string
 	}
 	if err := json.Unmarshal(text, &in); err != nil {
 		Refuse(w, http.StatusBadRequest, "", err.Error())
@@ -145,7 +146,7 @@ func (s *Server) preupload(w http.ResponseWriter, at *repo, branch string, text 
 			Refuse(w, http.StatusBadRequest, "", "a sample of "+strconv.Itoa(len(f.Sample))+" bytes")
 			return
 		}
-		one := map[string]any{"path": f.Path, "uploadMode": "regular", "shouldIgnore": ignored(at, f.Path)}
+		one := map[string]any{"path": f.Path, "uploadMode": "regular", "shouldIgnore": ignored(at, in.GitIgnore, f.Path)}
 		if f.Size >= large {
 			one["uploadMode"] = "lfs"
 		}
@@ -157,9 +158,13 @@ func (s *Server) preupload(w http.ResponseWriter, at *repo, branch string, text 
 	reply(w, map[string]any{"files": files})
 }
 
-// ignored reports whether a .gitignore has exactly this path.
-func ignored(at *repo, path string) bool {
-	return slices.Contains(strings.Split(string(at.files[".gitignore"]), "\n"), path)
+// ignored reports whether the .gitignore that is sent, or else the repository's, has exactly this path.
+func ignored(at *repo, sent *string, path string) bool {
+	text := string(at.files[".gitignore"])
+	if sent != nil {
+		text = *sent
+	}
+	return slices.Contains(strings.Split(text, "\n"), path)
 }
 
 func (s *Server) batch(w http.ResponseWriter, at *repo, text []byte) {
