@@ -14,8 +14,9 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Fingerprinter is a Source with its own fingerprint of its data, such as the hash of a file. Equal fingerprints mean
-// equal data; an empty one means that there is none.
+// Fingerprinter is a Source with its own fingerprint of its data, such as the hash of a file. Equal data must have
+// equal fingerprints, on all ranks and in a resumed run: a path or a time is none. An empty one means that there is
+// none.
 type Fingerprinter interface {
 	Fingerprint() string
 }

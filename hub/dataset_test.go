@@ -124,7 +124,8 @@ func TestSnapshot(t *testing.T) {
 	c, _, _ := client(t, s)
 	for pattern, want := range map[string][]string{
 		"*.json": {"a.json", "b/c.json", "e[1].json"}, "b/": {"b/c.json", "b/d.txt"}, "?.txt": {"f.txt"},
-		"e[[]1].json": {"e[1].json"}, "e[1].json": nil, "": nil, "*": {"a.json", "b/c.json", "b/d.txt", "e[1].json", "f.txt"},
+		"e[[]1].json": {"e[1].json"}, "e[1].json": nil, "": nil,
+		"*": {"a.json", "b/c.json", "b/d.txt", "e[1].json", "f.txt"},
 	} {
 		got, err := c.Snapshot(t.Context(), hub.Repo{Kind: hub.Models, Name: "org/tiny"}, pattern)
 		require.NoError(t, err)

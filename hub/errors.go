@@ -177,8 +177,8 @@ func (c *Client) elsewhere(q question, r *http.Response) error {
 			q.file, q.repo, host(c.Endpoint), status(r))
 	}
 	after := retryAfter(r.Header, time.Now())
-	text := fmt.Sprintf("%s, where %s sends for %s of %s, answers with %s", r.Request.URL.Host, host(c.Endpoint), q.file,
-		q.repo, status(r))
+	text := fmt.Sprintf("%s, where %s sends for %s of %s, answers with %s", r.Request.URL.Host, host(c.Endpoint),
+		q.file, q.repo, status(r))
 	if after > 0 {
 		text += ": want to try again" + laterText(after)
 	}

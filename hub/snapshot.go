@@ -24,8 +24,8 @@ type Snapshot struct {
 }
 
 // Snapshot downloads the files of a repository that match one of the patterns, or all without patterns. A * of a
-// pattern stands for any text, also with slashes, a ? for one character, [a-z] and [!a-z] for one of a class or not of it,
-// and a pattern that ends with a slash for what is in the folder, as in huggingface_hub's allow_patterns.
+// pattern stands for any text, also with slashes, a ? for one character, [a-z] and [!a-z] for one of a class or not of
+// it, and a pattern that ends with a slash for what is in the folder, as in huggingface_hub's allow_patterns.
 func (c *Client) Snapshot(ctx context.Context, r Repo, patterns ...string) (*Snapshot, error) {
 	s, err := c.open(ctx, r)
 	if err != nil {

@@ -481,8 +481,9 @@ func TestPatterns(t *testing.T) {
 	s.Add("models/org/many", files)
 	c, _, _ := client(t, s)
 	for pattern, want := range map[string][]string{
-		"checkpoint-[0-9]*": {"checkpoint-1/x"}, "checkpoint-[!0-9]*": {"checkpoint-a/x"}, "*.[jt]*": {"a1.txt", "a[1].txt",
-			"b.json", "c.txt", "d^.txt"}, "a[[]1].txt": {"a[1].txt"}, "a[1].txt": {"a1.txt"}, "a[1*": {"a[1].txt"},
+		"checkpoint-[0-9]*": {"checkpoint-1/x"}, "checkpoint-[!0-9]*": {"checkpoint-a/x"},
+		"*.[jt]*": {"a1.txt", "a[1].txt", "b.json", "c.txt", "d^.txt"}, "a[[]1].txt": {"a[1].txt"},
+		"a[1].txt": {"a1.txt"}, "a[1*": {"a[1].txt"},
 		"[^a]*.txt": {"a1.txt", "a[1].txt"}, "d[\\^].txt": {"d^.txt"}, "e[]]f": {"e]f"}, "[]": {},
 		"?": {"é"}, "\xff*": {}, "[!]": {}, "a[1-]*": {"a1.txt"},
 	} {

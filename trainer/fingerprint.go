@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
@@ -41,41 +42,94 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 		strings.Join(changed, ", "))
 }
 
-// sameData refuses ranks with different data. Ranks divide the samples of one data set, so each would train on part of
-// a different one; ranks that share a model, by its layers, matrices or tokens, would mix different samples. A data
-// loader of the program may divide the data itself, where ranks share no model.
+// dataset is what ranks compare of a data set before the first step.
+type dataset struct {
+	Name    string
+	Samples int64  // -1: not known
+	Print   string // "": not known
+}
+
+// sameData refuses ranks with different data. Ranks divide the samples of one data set, so each would train on a part
+// of other data, and the ranks that share a model, by its layers, matrices or tokens, would mix different samples.
+// These compare fingerprints, the others numbers of samples and what data.Fingerprinter returns, which read no sample.
+// A data loader of the program may divide the data itself.
 func (r *run) sameData() error {
 	if r.acc.WorldSize() == 1 || r.args.NumReplicas > 1 {
 		return nil
 	}
-	names, mine := []string{"the training data"}, []string{""}
-	if r.dataloader == nil || r.acc.ModelRanks().WorldSize() > 1 {
-		mine[0] = r.fingerprint()
-	}
-	for _, set := range r.evals {
-		print := ""
-		if set.src != nil {
-			_ = tensor.Recover(func() { print, _ = data.Fingerprint(r.acc.Ctx(), set.src) }) // evaluations report it
-		}
-		names, mine = append(names, "the evaluation data ("+set.prefix()+"loss)"), append(mine, print)
-	}
-	all, err := comm.AllGatherObject(r.ctx, r.acc.Group(), mine)
+	all, err := comm.AllGatherObject(r.ctx, r.acc.Group(), r.datasets())
 	if err != nil {
 		return fmt.Errorf("trainer: comparing the ranks' data: %w", err)
 	}
-	for rank, prints := range all {
-		if len(prints) != len(all[0]) {
+	for rank, sets := range all {
+		if len(sets) != len(all[0]) {
 			return fmt.Errorf("trainer: rank %d has %d evaluation sets, rank 0 has %d: want the same data on all ranks",
-				rank, len(prints)-1, len(all[0])-1)
+				rank, len(sets)-1, len(all[0])-1)
 		}
-		for i, print := range prints {
-			if other := all[0][i]; print != other && print != "" && other != "" {
-				return fmt.Errorf("trainer: %s of rank %d have fingerprint %s, those of rank 0 %s: want the same data "+
-					"on all ranks", names[i], rank, print, other)
+		for i, set := range sets {
+			if err := set.differs(rank, all[:rank], i); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
+}
+
+// differs is an error if set i of a rank is not that of the ranks before it.
+func (d dataset) differs(rank int, before [][]dataset, i int) error {
+	const want = "want the same data on all ranks, or trainer.WithTrainDataloader where a program divides them"
+	for other, sets := range before {
+		switch o := sets[i]; {
+		case d.Name != o.Name:
+			return fmt.Errorf("trainer: evaluation set %d of rank %d is %s, that of rank %d %s: want the same sets in "+
+				"the same order", i, rank, d.Name, other, o.Name)
+		case d.Samples >= 0 && o.Samples >= 0 && d.Samples != o.Samples:
+			return fmt.Errorf("trainer: %s of rank %d have %d samples, those of rank %d %d: %s", d.Name, rank,
+				d.Samples, other, o.Samples, want)
+		case d.Print != "" && o.Print != "" && d.Print != o.Print:
+			return fmt.Errorf("trainer: %s of rank %d have fingerprint %s, those of rank %d %s: %s", d.Name, rank,
+				d.Print, other, o.Print, want)
+		}
+	}
+	return nil
+}
+
+// datasets are this rank's: the training data, and the evaluation data that the run may use.
+func (r *run) datasets() []dataset {
+	share := r.acc.ModelRanks().WorldSize() > 1
+	train := dataset{Name: "the training data", Samples: -1}
+	switch {
+	case share:
+		train.Print = r.fingerprint()
+	case r.train != nil:
+		train.Samples, train.Print = int64(r.train.Len()), declared(r.train)
+	case r.stream != nil:
+		train.Print = declared(r.stream)
+	}
+	sets := []dataset{train}
+	if !share && r.args.EvalStrategy == args.StrategyNo && !r.args.EvalOnStart {
+		return sets
+	}
+	for _, set := range r.evals {
+		d := dataset{Name: "the evaluation data (" + set.prefix() + "loss)", Samples: -1}
+		switch {
+		case set.src == nil: // a stream
+		case share:
+			_ = tensor.Recover(func() { d.Print, _ = data.Fingerprint(r.acc.Ctx(), set.src) }) // evaluations report it
+		default:
+			d.Samples, d.Print = int64(set.src.Len()), declared(set.src)
+		}
+		sets = append(sets, d)
+	}
+	return sets
+}
+
+// declared is the fingerprint that data say they have.
+func declared(src any) string {
+	if f, ok := src.(data.Fingerprinter); ok {
+		return f.Fingerprint()
+	}
+	return ""
 }
 
 // fingerprint tells the training data from others, "" where nothing can be said. It is computed when it is first asked

@@ -146,7 +146,8 @@ func (s *Server) preupload(w http.ResponseWriter, at *repo, branch string, text 
 			Refuse(w, http.StatusBadRequest, "", "a sample of "+strconv.Itoa(len(f.Sample))+" bytes")
 			return
 		}
-		one := map[string]any{"path": f.Path, "uploadMode": "regular", "shouldIgnore": ignored(at, in.GitIgnore, f.Path)}
+		one := map[string]any{"path": f.Path, "uploadMode": "regular",
+			"shouldIgnore": ignored(at, in.GitIgnore, f.Path)}
 		if f.Size >= large {
 			one["uploadMode"] = "lfs"
 		}

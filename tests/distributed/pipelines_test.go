@@ -108,7 +108,9 @@ func TestDataOfRanksDiffer(t *testing.T) {
 	for _, c := range []struct{ axis, flag, want string }{
 		{"--pp_size", "--train_file", training}, {"--pp_size", "--validation_file", evaluation},
 		{"--tp_size", "--train_file", training}, {"--cp_size", "--validation_file", evaluation},
-		{"--dp_shard_size", "--train_file", training}, {"--dp_replicate_size", "--validation_file", evaluation},
+		{"--dp_shard_size", "--train_file",
+			"trainer: the training data of rank 1 have 174 samples, those of rank 0 143: "},
+		{"--dp_replicate_size", "--validation_file", "trainer: the evaluation data (eval_loss) of rank 1 have "},
 	} {
 		line := []string{lockstep, "launch", "--nproc_per_node", "2", "--", "sh", "-c",
 			`test $RANK = 0 || set -- "$@" ` + c.flag + ` "` + more + `"; exec "$0" "$@"`, clm}
