@@ -68,7 +68,7 @@ func (u *Upload) files(log *slog.Logger) ([]*localFile, error) {
 		if len(u.chosen([]File{{Path: filepath.Base(u.Path)}})) == 0 {
 			return nil, u.nothing()
 		}
-		return []*localFile{f}, f.check()
+		return []*localFile{f}, f.check(info)
 	}
 	top, err := filepath.EvalSymlinks(u.Path)
 	if err != nil {
@@ -102,15 +102,16 @@ func (u *Upload) files(log *slog.Logger) ([]*localFile, error) {
 		switch info, err := os.Stat(f.path); { // links of a cache lead to files
 		case errors.Is(err, fs.ErrNotExist):
 			log.Warn("A link that leads nowhere is not uploaded.", "link", f.path)
-			continue
-		case err == nil && info.IsDir():
+		case err != nil:
+			return nil, fmt.Errorf("hub: %w", err)
+		case info.IsDir():
 			log.Warn("A link to a folder is not uploaded.", "link", f.path)
-			continue
+		default:
+			if err := f.check(info); err != nil {
+				return nil, err
+			}
+			files = append(files, f)
 		}
-		if err := f.check(); err != nil {
-			return nil, err
-		}
-		files = append(files, f)
 	}
 	if len(files) == 0 {
 		return nil, u.nothing()
@@ -146,11 +147,7 @@ func (u *Upload) nothing() error {
 }
 
 // check refuses what no repository can have, and notes what the file is.
-func (f *localFile) check() error {
-	info, err := os.Stat(f.path)
-	if err != nil {
-		return fmt.Errorf("hub: %w", err)
-	}
+func (f *localFile) check(info fs.FileInfo) error {
 	f.size, f.written = info.Size(), info.ModTime()
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("hub: %s is not a regular file: want one, or a folder of such files", f.path)
