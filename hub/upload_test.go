@@ -450,7 +450,9 @@ func TestUploadRequests(t *testing.T) {
 		s, list := hubtest.New(t), &requestsOf{}
 		s.PartSize, s.Token = 2*chunk, secret
 		list.watch(s)
-		return s, list, saved(t, model)
+		files := maps.Clone(model)
+		files[".gitignore"], files["secret.env"] = "secret.env\n", "x"
+		return s, list, saved(t, files)
 	}
 	if *python != "" {
 		s, theirs, dir := start()
